@@ -159,6 +159,7 @@ fn held(words: &mut Words<'_>) -> HeldLease {
         channel: told.unwrap_or_else(|| channel(words)),
         left: words.flip().then(|| words.span()),
         kept,
+        only: words.flip(),
     }
 }
 

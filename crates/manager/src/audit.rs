@@ -201,6 +201,8 @@ struct Book {
     settings: AuditSettings,
     file: File,
     len: u64,
+    /// True if the full file was moved, and the next one could not be begun.
+    is_moved: bool,
     /// The number of the last line, and its hash.
     number: u64,
     before: String,
@@ -312,7 +314,8 @@ impl Book {
             // The gap is to be seen ever after.
             (number, before) = (head.last, head.hash);
         }
-        let mut book = Book { settings, file, len, number, before, key, first, head_at: None };
+        let (is_moved, head_at) = (false, None);
+        let mut book = Book { settings, file, len, is_moved, number, before, key, first, head_at };
         if was > len {
             book.write(vec![entry("mended", json!({ "bytes": was - len }))])?;
         }
@@ -345,14 +348,19 @@ impl Book {
     fn write_waiting(&mut self, first: Entry, entries: &mpsc::Receiver<Entry>, lost_lines: &AtomicU64) {
         let mut batch = vec![first];
         batch.extend(entries.try_iter().take(BATCH_MAX - 1));
+        let (count, last) = (batch.len() as u64, self.number);
         let lost = lost_lines.swap(0, Ordering::Relaxed);
         if lost > 0 {
             batch.insert(0, entry("lost", json!({ "lines": lost })));
         }
-        let count = batch.len() as u64;
         if let Err(error) = self.write(batch) {
             tracing::error!(%error, path = %self.settings.path.display(), "the audit log cannot be written");
-            lost_lines.fetch_add(count, Ordering::Relaxed);
+            // The line about what was lost before is the first of them.
+            let unwritten = match self.number - last {
+                0 => lost + count,
+                written => u64::from(lost > 0) + count - written,
+            };
+            lost_lines.fetch_add(unwritten, Ordering::Relaxed);
         }
     }
 
@@ -406,35 +414,48 @@ impl Book {
         let path = &self.settings.path;
         let oldest = match self.settings.kept {
             0 => return self.number + 1,
-            kept if !full(path, kept).exists() => return self.first,
+            _ if self.free_place().is_some() => return self.first,
             1 => path.clone(),
             kept => full(path, kept - 1),
         };
         first_number(&oldest).unwrap_or(self.first)
     }
 
-    /// Begins a new file; the oldest goes.
+    /// The first of the full files' places in which there is none; `None` where the oldest has to go.
+    fn free_place(&self) -> Option<usize> {
+        (1..=self.settings.kept).find(|number| !full(&self.settings.path, *number).exists())
+    }
+
+    /// Begins a new file; the oldest goes. May fail at any step: the next try goes on from there, and costs
+    /// no full file more.
     fn turn_over(&mut self) -> io::Result<()> {
         let path = self.settings.path.clone();
-        // First, so that the lines of the oldest are not missed.
-        self.first = self.first_then();
-        self.sign();
-        for number in (1..self.settings.kept).rev() {
-            match std::fs::rename(full(&path, number), full(&path, number + 1)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+        // Another program may have moved it. Anything else in its place is not ours to move.
+        if !self.is_moved && std::fs::symlink_metadata(&path).is_ok_and(|there| there.is_file()) {
+            self.move_full(&path)?;
         }
-        match self.settings.kept {
-            0 => std::fs::remove_file(&path)?,
-            _ => std::fs::rename(&path, full(&path, 1))?,
-        }
+        self.is_moved = true;
         self.file = open(&path)?;
-        self.len = 0;
+        (self.len, self.is_moved) = (0, false);
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             File::open(folder)?.sync_all()?;
         }
         Ok(())
+    }
+
+    /// Moves the full file to those that are kept, or removes it.
+    fn move_full(&mut self, path: &Path) -> io::Result<()> {
+        // First, so that the lines of the oldest are not missed.
+        self.first = self.first_then();
+        self.sign();
+        let kept = self.settings.kept;
+        for number in (1..self.free_place().unwrap_or(kept)).rev() {
+            std::fs::rename(full(path, number), full(path, number + 1))?;
+        }
+        match kept {
+            0 => std::fs::remove_file(path),
+            _ => std::fs::rename(path, full(path, 1)),
+        }
     }
 }
 
@@ -591,6 +612,102 @@ mod tests {
         fs::remove_file(&files[1]).unwrap();
         assert_eq!(verify(&files).unwrap().head, None);
         assert!(with(&head.key).unwrap_err().reason.contains("there is none"));
+    }
+
+    fn joined(name: &str) -> Entry {
+        entry("joined", json!({ "agent": name }))
+    }
+
+    /// A full file that was moved is not moved again, as often as the next one cannot be begun.
+    #[test]
+    fn a_file_that_cannot_be_begun_costs_no_full_one() {
+        for kept in [0, 3] {
+            let folder = tempfile::tempdir().unwrap();
+            // A line is in a file.
+            let settings = settings(folder.path(), 1, kept);
+            let mut book = Book::open(settings.clone()).unwrap();
+            book.write(["a", "b", "c", "d"].map(joined).into()).unwrap();
+            // A turn-over comes so far where the folder takes no new file.
+            let path = settings.path.clone();
+            (1..kept).rev().for_each(|at| fs::rename(full(&path, at), full(&path, at + 1)).unwrap());
+            match kept {
+                0 => fs::remove_file(&path).unwrap(),
+                _ => fs::rename(&path, full(&path, 1)).unwrap(),
+            }
+            fs::create_dir(&path).unwrap();
+            let fulls: Vec<PathBuf> = (1..=kept).rev().map(|number| full(&path, number)).collect();
+            let texts = || fulls.iter().map(|full| fs::read_to_string(full).unwrap()).collect::<Vec<_>>();
+            let before = texts();
+            let (lost, (_lines, entries)) = (AtomicU64::new(0), mpsc::sync_channel(1));
+            for name in ["e", "f", "g", "h"] {
+                book.write_waiting(joined(name), &entries, &lost);
+            }
+            assert_eq!((texts(), lost.load(Ordering::Relaxed)), (before, 4), "with {kept} full files");
+            fs::remove_dir(&path).unwrap();
+            book.write_waiting(joined("i"), &entries, &lost);
+            assert!(fs::read_to_string(&path).unwrap().contains("\"agent\":\"i\""));
+            let all: Vec<PathBuf> = fulls.iter().cloned().chain([path]).collect();
+            assert_eq!(verify(&all).unwrap().last, 6, "four, what was lost, and the new one");
+        }
+    }
+
+    /// The same where another process has begun a file in its place: that is not moved either.
+    #[test]
+    fn a_file_that_another_process_has_begun_is_not_moved() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = settings(folder.path(), 1, 3);
+        let mut book = Book::open(settings.clone()).unwrap();
+        book.write(["a", "b", "c"].map(joined).into()).unwrap();
+        book.move_full(&settings.path).unwrap();
+        book.is_moved = true;
+        let other = open(&settings.path).unwrap();
+        for name in ["d", "e", "f"] {
+            let refused = book.write(vec![joined(name)]).unwrap_err().to_string();
+            assert!(refused.contains("another process writes it"), "{refused}");
+        }
+        drop(other);
+        book.write(vec![joined("g")]).unwrap();
+        let fulls = (1..=3).rev().map(|number| full(&settings.path, number));
+        let all: Vec<PathBuf> = fulls.chain([settings.path.clone()]).collect();
+        assert_eq!(verify(&all).unwrap().lines, 4);
+    }
+
+    /// Full files go no further than there is room: a turn-over that has moved some of them is gone on with.
+    #[test]
+    fn a_full_file_goes_where_one_is_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = settings(folder.path(), 1, 3);
+        let mut book = Book::open(settings.clone()).unwrap();
+        book.write(["a", "b", "c", "d"].map(joined).into()).unwrap();
+        // An earlier turn-over has come so far.
+        fs::remove_file(full(&settings.path, 1)).unwrap();
+        book.write(vec![joined("e")]).unwrap();
+        let has = |at: usize| fs::read_to_string(full(&settings.path, at)).unwrap();
+        let names = [3, 2, 1].map(|at| ["a", "b", "d"].map(|name| has(at).contains(&format!("\"{name}\""))));
+        assert_eq!(names, [[true, false, false], [false, true, false], [false, false, true]]);
+        assert_eq!(own_head(&settings.path, &book.key).unwrap().first, 1, "the oldest is there");
+    }
+
+    /// Lines of a batch that were written are not lost, and those that were lost before stay so.
+    #[test]
+    fn only_lines_that_are_not_written_count_as_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = settings(folder.path(), 1, 1);
+        let mut book = Book::open(settings.clone()).unwrap();
+        // No file takes its place.
+        fs::create_dir(full(&settings.path, 1)).unwrap();
+        let (lost, (lines, entries)) = (AtomicU64::new(0), mpsc::sync_channel(1));
+        let mut lost_with = |name: &str| {
+            book.write_waiting(joined(name), &entries, &lost);
+            lost.load(Ordering::Relaxed)
+        };
+        lines.send(joined("b")).unwrap();
+        assert_eq!(lost_with("a"), 1, "the first is there");
+        assert_eq!([lost_with("c"), lost_with("d")], [2, 3]);
+        fs::remove_dir(full(&settings.path, 1)).unwrap();
+        assert_eq!(lost_with("e"), 0);
+        assert!(fs::read_to_string(full(&settings.path, 1)).unwrap().contains("\"lines\":3"));
+        assert!(fs::read_to_string(&settings.path).unwrap().contains("\"agent\":\"e\""));
     }
 
     #[test]

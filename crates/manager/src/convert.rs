@@ -70,6 +70,7 @@ fn held_lease(lease: api::Lease) -> Result<HeldLease, Refusal> {
         channel: channel(lease.channel)?,
         left: span(lease.left_ms),
         kept: told_plan(&lease.plan)?,
+        only: lease.or_fail,
     })
 }
 
@@ -412,7 +413,7 @@ fn stream_refusal(refusal: &StreamRefusal) -> Refusal {
         StreamRefusal::Taken { .. } => Kind::StreamTaken,
         StreamRefusal::Unknown(_) => Kind::StreamUnknown,
         StreamRefusal::SourceItself(_) => Kind::ReceiverTwice,
-        StreamRefusal::Full(_) => Kind::Full,
+        StreamRefusal::Full(_) | StreamRefusal::Share(_) | StreamRefusal::Crowded(_) => Kind::Full,
     };
     Refusal::new(kind, refusal.to_string())
 }

@@ -33,6 +33,7 @@ use fail_over::Outgoing;
 use hear::Networks;
 use obey::{Answer, SetUps};
 use permits::Permitted;
+use polycast_api::error::{Kind, Refusal};
 use polycast_api::settings::SettingsError;
 use polycast_planning::{PartName, PlanId};
 use polycast_protocol::directory::Directory;
@@ -43,7 +44,7 @@ use readiness::Readiness;
 use seats::Seats;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 /// The timer rests for at least this long: deadlines that are close together are looked after together.
@@ -199,8 +200,13 @@ impl Core {
         self.with(Inner::enforce);
     }
 
-    /// Takes a part of the network out of use, or back.
-    pub(crate) fn drain(&self, part: PartName, is_out: bool) -> Result<Drained, String> {
+    /// Takes a part of the network out of use, or back. Answers when that is written: the next leader goes by
+    /// it, too.
+    ///
+    /// # Errors
+    /// There is no such part; or the manager has ended before that was written.
+    pub(crate) async fn drain(&self, part: PartName, is_out: bool) -> Result<Drained, Refusal> {
+        let (call, answer) = oneshot::channel();
         self.with(|inner| {
             let (done, heard) = (if is_out { "taken out" } else { "taken back" }, std::time::Instant::now());
             inner.networks.failure = Some((format!("an operator has {done} {part}"), heard));
@@ -210,8 +216,13 @@ impl Core {
             let Some(Answer::Drained(answer)) = inner.answer.take() else {
                 unreachable!("every part that is named is answered for at once")
             };
-            answer
-        })
+            inner.answer_drain(call, answer);
+        });
+        let unwritten = |_| {
+            let message = "the manager stopped leading before the change was written: run the command again";
+            Refusal::new(Kind::ManagerUnreachable, message)
+        };
+        answer.await.map_err(unwritten)?.map_err(|reason| Refusal::new(Kind::Invalid, reason))
     }
 
     /// The state at this moment.
@@ -219,9 +230,13 @@ impl Core {
         self.with(|inner| inner.snapshot())
     }
 
+    /// Locks the state, and notices first of all that the manager was stopped: to the machine that time is
+    /// silence of the agents, whatever it is handed next.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // A panic is a bug of the machine's: what it has left is not to be trusted less than a restart.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.notice_pause();
+        inner
     }
 
     /// Does something with the state, and hands over what has changed. A core whose changes cannot be written
@@ -229,7 +244,6 @@ impl Core {
     /// written.
     fn with<T>(&self, act: impl FnOnce(&mut Inner) -> T) -> T {
         let mut inner = self.lock();
-        inner.notice_pause();
         let result = act(&mut inner);
         if inner.is_due_sooner() {
             self.changed.notify_one();

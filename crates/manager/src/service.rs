@@ -151,9 +151,9 @@ impl Manager for Service {
         }
         let api::DrainRequest { protocol_version, part, back } = request.into_inner();
         check_version(protocol_version)?;
-        let invalid = |reason: String| Refusal::new(Kind::Invalid, reason);
-        let part: PartName = part.parse().map_err(|error: PartNameError| invalid(error.to_string()))?;
-        let done = self.core()?.drain(part, !back).map_err(invalid)?;
+        let invalid = |error: PartNameError| Refusal::new(Kind::Invalid, error.to_string());
+        let part: PartName = part.parse().map_err(invalid)?;
+        let done = self.core()?.drain(part, !back).await?;
         let count = |paths: usize| u32::try_from(paths).unwrap_or(u32::MAX);
         Ok(Response::new(api::DrainResponse {
             part: part.to_string(),

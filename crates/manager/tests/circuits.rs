@@ -307,6 +307,7 @@ fn lease(granted: &Granted, receiver: u32) -> Lease {
         data_id: 1,
         left_ms: None,
         plan: granted.plan.clone(),
+        or_fail: false,
     }
 }
 

@@ -385,6 +385,7 @@ fn lease(granted: &Granted) -> Lease {
         data_id: granted.request_id,
         left_ms: None,
         plan: granted.plan.clone(),
+        or_fail: false,
     }
 }
 

@@ -18,6 +18,7 @@ mod changes;
 mod check;
 mod claims;
 mod early;
+mod gone;
 mod members;
 mod parts;
 mod set_up;
@@ -148,6 +149,8 @@ struct Lease {
     moved: bool,
     /// Set if no other fabric may carry it.
     only: bool,
+    /// Names of receivers of its group whose agents have gone, by the numbers that they had.
+    gone: BTreeMap<HostId, String>,
     /// Report of its holder on its transfer, if any.
     fared: Option<parts::Fared>,
     /// Assumed duration, where it is for a whole object.
@@ -475,64 +478,6 @@ impl Leases {
             }
             self.forget(agent);
         }
-    }
-
-    /// Takes a member out; requests that wait for it as a receiver are told or go on without it.
-    fn remove(&mut self, name: &str, how: Going) {
-        let Some(member) = self.members.remove(name) else { return };
-        if matches!(how, Going::Died | Going::Silent) {
-            self.members.lose(name, member.heard_at);
-        }
-        self.touch(RecordKey::Member(String::from(name)));
-        let host = member.host;
-        let concerned: Vec<RequestId> = self
-            .pending
-            .iter()
-            .filter(|(_, (pending, _))| {
-                pending.group.receivers.contains(&host) || pending.group.source == host
-            })
-            .map(|(id, _)| *id)
-            .collect();
-        for id in concerned {
-            let Some((pending, waiting)) = self.pending.get_mut(&id) else { continue };
-            let denial = if pending.group.source == host {
-                Denial::NotMember(NotMember::Unknown(String::from(name)))
-            } else {
-                pending.group.receivers.remove(&host);
-                if !waiting.all || how != Going::Left {
-                    waiting.missed.push(String::from(name));
-                }
-                let (some_are_left, all) = (!pending.group.receivers.is_empty(), waiting.all);
-                self.touch(RecordKey::Pending(id));
-                if some_are_left {
-                    continue;
-                }
-                if all { Denial::NobodyElse } else { Denial::Lost(String::from(name)) }
-            };
-            self.deny(id, denial);
-        }
-        self.undecided = true;
-        self.outputs.push_back(Output::Gone { agent: member.key(name), how });
-    }
-
-    /// Ends everything that a run of an agent holds or waits for.
-    fn forget(&mut self, agent: &AgentKey) {
-        let held: Vec<PlanId> =
-            self.leases.iter().filter(|(_, lease)| lease.key.is_of(agent)).map(|(id, _)| *id).collect();
-        for id in held {
-            self.end(id, ReleaseReason::HolderGone);
-        }
-        let waiting: Vec<RequestId> = self
-            .pending
-            .iter()
-            .filter(|(_, (_, waiting))| waiting.key.is_of(agent))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in waiting {
-            self.take_pending(id);
-        }
-        self.early.forget(agent);
-        self.undecided = true;
     }
 
     fn take_pending(&mut self, id: RequestId) -> Option<(Pending, Waiting)> {
@@ -929,6 +874,7 @@ impl Leases {
                 tries: 0,
                 moved: false,
                 only: false,
+                gone: BTreeMap::new(),
                 fared: None,
                 assumed: None,
                 over: None,

@@ -30,6 +30,8 @@ pub mod session;
 #[cfg(feature = "cluster")]
 pub mod sets;
 #[cfg(feature = "cluster")]
+mod share;
+#[cfg(feature = "cluster")]
 pub mod stream;
 #[cfg(feature = "cluster")]
 pub mod switch;

@@ -123,6 +123,7 @@ fn in_use() -> (HeldLease, Vec<DeviceCommand>) {
         channel: grant.plan.channel.clone(),
         left: None,
         kept: Some(grant.plan.clone()),
+        only: false,
     };
     let at_the_switch = |command: &&DeviceCommand| matches!(command, DeviceCommand::CrossConnect { .. });
     (held, grant.plan.commands.iter().filter(at_the_switch).cloned().collect())
@@ -182,6 +183,7 @@ fn a_path_is_named_with_receivers_that_are_gone() {
         channel: grant.plan.channel.clone(),
         left: None,
         kept: Some(grant.plan.clone()),
+        only: false,
     };
     let mut after = manager(1_000);
     apply(&mut after, Time(3), Input::Found { commands: grant.plan.commands.clone() });

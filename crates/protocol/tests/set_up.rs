@@ -3,10 +3,10 @@
 use polycast_planning::ip_multicast::AddressPool;
 use polycast_planning::ocs::{Ocs, OcsConfig};
 use polycast_planning::tcp_chain::TcpChain;
-use polycast_planning::{DeviceCommand, Fabrics, Fcfs, HostId, PlanId, Wish};
+use polycast_planning::{DeviceCommand, Fabrics, Fcfs, HostId, PartName, PlanId, Wish};
 use polycast_protocol::leases::{
     AgentKey, Grant, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest,
-    PathState, Receivers, Record, RecordKey, SessionsConfig,
+    PathState, Receivers, Record, RecordKey, ReleaseReason, SessionsConfig,
 };
 use polycast_topology::Hybrid;
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
@@ -159,6 +159,52 @@ fn another_fabric_takes_over_unless_the_wish_is_for_no_other() {
     }
 }
 
+/// A path for which no other fabric was to do ends where its own fabric has nothing left; any other path goes
+/// on over the next one.
+#[test]
+fn a_path_for_no_other_fabric_ends_where_all_of_its_own_is_drained() {
+    let circuits = Some(Ocs::NAME);
+    for (fabric, or_fail) in [(None, false), (None, true), (circuits, false), (circuits, true)] {
+        let mut manager = manager(OnDeviceFailure::Fallback, 4);
+        let (grant, _) = ask_for(&mut manager, Time(0), 0, 1, &[1, 2], Wish { fabric, or_fail });
+        let mut outputs = Vec::new();
+        for splitter in 0..3 {
+            let drain = Input::Drain { part: PartName::Splitter(splitter), is_out: true };
+            outputs.extend(apply(&mut manager, Time(1), drain));
+        }
+        let ends = outputs.iter().any(|output| {
+            matches!(output, Output::Released { plan_id, reason: ReleaseReason::Failed, .. }
+                if *plan_id == grant.plan_id)
+        });
+        assert_eq!(ends, fabric.is_some() && or_fail, "{fabric:?}, {or_fail}: {outputs:?}");
+        let fabrics: BTreeSet<_> = manager.leases().map(|lease| lease.grant.plan.fabric.as_str()).collect();
+        assert_eq!(fabrics, if ends { BTreeSet::new() } else { ["tcp-chain"].into() });
+    }
+}
+
+/// The next leader knows for which paths no other fabric will do. In records of earlier versions that is not
+/// written.
+#[test]
+fn the_next_leader_knows_that_no_other_fabric_will_do() {
+    let mut first = manager(OnDeviceFailure::Fallback, 4);
+    let wish = Wish { fabric: Some(Ocs::NAME), or_fail: true };
+    let (grant, _) = ask_for(&mut first, Time(0), 0, 1, &[1, 2], wish);
+    for is_old in [false, true] {
+        let mut records = serde_json::to_value(first.records()).unwrap();
+        for lease in records.as_array_mut().unwrap().iter_mut().filter_map(|record| record.get_mut("Lease")) {
+            let fields = lease.as_object_mut().unwrap();
+            let earlier = ["key", "object", "group", "grant", "granted_at", "ends_at"];
+            fields.retain(|name, _| !is_old || earlier.contains(&name.as_str()));
+        }
+        let records: Vec<Record> = serde_json::from_value(records).unwrap();
+        let mut next = empty_manager(OnDeviceFailure::Fallback, 4);
+        assert_eq!(next.restore(Time(1), records), []);
+        let outputs = apply(&mut next, Time(2), failed(&grant));
+        let waits = matches!(outputs[..], [Output::Path { state: PathState::Waits { .. }, .. }]);
+        assert_eq!(waits, !is_old, "{outputs:?}");
+    }
+}
+
 #[test]
 fn where_they_shall_wait_devices_are_told_again_with_pauses() {
     let mut manager = manager(OnDeviceFailure::Wait, 4);
@@ -235,7 +281,13 @@ fn a_path_that_did_not_reach_all_is_not_kept() {
 }
 
 /// Joins again, and names a path.
-fn join_with(manager: &mut Leases, now: Time, host: u32, number: u64, grant: &Grant) -> Vec<Output> {
+fn join_with(
+    manager: &mut Leases,
+    now: Time,
+    (host, number): (u32, u64),
+    grant: &Grant,
+    only: bool,
+) -> Vec<Output> {
     let held = HeldLease {
         request: number,
         plan: grant.plan_id,
@@ -246,10 +298,27 @@ fn join_with(manager: &mut Leases, now: Time, host: u32, number: u64, grant: &Gr
         channel: grant.plan.channel.clone(),
         left: None,
         kept: Some(grant.plan.clone()),
+        only,
     };
     let join =
         Join { agent: agent(host), address: ([10, 0, 0, host as u8], 7401), from: HOME, leases: vec![held] };
     apply(manager, now, Input::Join(join))
+}
+
+/// A manager without records learns from the holder of a path that no other fabric will do.
+#[test]
+fn a_holder_says_that_no_other_fabric_will_do() {
+    let wish = Wish { fabric: Some(Ocs::NAME), or_fail: true };
+    let mut first = manager(OnDeviceFailure::Fallback, 4);
+    let (grant, _) = ask_for(&mut first, Time(0), 0, 1, &[1, 2], wish);
+    for only in [false, true] {
+        let mut next = manager(OnDeviceFailure::Fallback, 4);
+        join_with(&mut next, Time(1), (0, 1), &grant, only);
+        assert_eq!(next.leases().map(|lease| &lease.grant.plan).collect::<Vec<_>>(), [&grant.plan]);
+        let outputs = apply(&mut next, Time(2), failed(&grant));
+        let waits = matches!(outputs[..], [Output::Path { state: PathState::Waits { .. }, .. }]);
+        assert_eq!(waits, only, "{outputs:?}");
+    }
 }
 
 /// A path whose time was over is kept ready. Its holder comes back and goes on with it: from then on it is
@@ -261,7 +330,7 @@ fn a_path_that_its_holder_comes_back_for_is_not_kept_ready_any_more() {
     let late = Time(0) + Duration::from_secs(31);
     let expired: Vec<Output> = std::iter::from_fn(|| manager.poll(late)).collect();
     assert!(matches!(&expired[..], [Output::Released { kept: true, .. }]), "{expired:?}");
-    let outputs = join_with(&mut manager, late, 0, 1, &grant);
+    let outputs = join_with(&mut manager, late, (0, 1), &grant, false);
     let again = Output::Again { plan_id: grant.plan_id, plan: grant.plan.clone() };
     assert!(outputs.contains(&again), "{outputs:?}");
     let is_taken_down = |outputs: &[Output]| outputs.iter().any(|o| matches!(o, Output::Forgotten { .. }));
@@ -282,7 +351,7 @@ fn a_path_that_its_holder_comes_back_for_displaces_what_is_kept_ready() {
     let late = Time(0) + Duration::from_secs(31);
     let (other, _) = ask(&mut manager, late, 3, 1, &[1]);
     release(&mut manager, late, 3, 1, &other);
-    let outputs = join_with(&mut manager, late, 0, 1, &grant);
+    let outputs = join_with(&mut manager, late, (0, 1), &grant, false);
     let forgotten: Vec<_> = outputs
         .iter()
         .filter_map(|output| match output {

@@ -261,6 +261,7 @@ impl World {
             channel: lease.grant.plan.channel.clone(),
             left: None,
             kept: Some(lease.grant.plan.clone()),
+            only: false,
         };
         self.leases.leases().map(held).collect()
     }
@@ -882,6 +883,41 @@ fn anything() -> impl Strategy<Value = StreamsInput> {
         1 => (request(), plan()).prop_map(|(request, plan)| StreamsInput::Replanned { request, plan }),
         1 => request().prop_map(|request| StreamsInput::Ended { request }),
     ]
+}
+
+/// One agent alone does not take all places of the table, nor all of those that wait for streams: half of
+/// them, or a quarter where others have their part of that half.
+#[test]
+fn one_agent_leaves_room_for_the_streams_of_others() {
+    let agent = |name: &str| AgentKey { name: name.into(), incarnation: 1 };
+    let config = StreamsConfig { streams_max: 64, parked_max: 64, ..StreamsConfig::default() };
+    for others in [0, 20] {
+        let mut streams = Streams::new(config, Time(0));
+        let mut create = |source: &str, number: u64| {
+            let (agent, name) = (agent(source), format!("{source}{number}"));
+            let (request, handle) = (STREAMS_FROM + number, Handle(number));
+            streams.handle(Time(0), StreamsInput::Create { agent, name, request, handle, held: None });
+            let words: Vec<_> = std::iter::from_fn(|| streams.poll(Time(0))).collect();
+            let [StreamsOutput::Tell { word, .. }] = &words[..] else { panic!("{words:?}") };
+            if let StreamWord::Refused(why) = word { Err(why.to_string()) } else { Ok(()) }
+        };
+        assert_eq!((0..others).try_for_each(|number| create("b", number)), Ok(()));
+        let most = if others == 0 { 32 } else { 16 };
+        assert_eq!((0..most).find_map(|number| create("a", number).err()), None, "beside {others}");
+        let why = create("a", most).unwrap_err();
+        assert!(why.starts_with(&format!("this agent has {most} streams already")), "{why}");
+        assert_eq!(create("a", 0), Ok(()), "it says again what it has");
+        assert_eq!(create("c", 0), Ok(()));
+    }
+    let mut streams = Streams::new(config, Time(0));
+    let mut join = |receiver: &str, number: u64| {
+        let (agent, name) = (agent(receiver), format!("x{number}"));
+        streams.handle(Time(0), StreamsInput::Join { agent, name, ask: number });
+        std::iter::from_fn(|| streams.poll(Time(0))).count()
+    };
+    assert_eq!((0..64).map(|number| join("a", number)).sum::<usize>(), 32, "half of them are refused");
+    assert_eq!(join("a", 0), 0, "it says again what it waits for");
+    assert_eq!(join("b", 0), 0);
 }
 
 proptest! {

@@ -3,6 +3,7 @@
 use super::{Authority, AuthorityError, read, write};
 use polycast_net::tls::{Claim, JoinToken, ShownToken, Utc};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
@@ -84,11 +85,18 @@ impl Authority {
         self.folder.join("tokens").join(format!("{id}.{extension}"))
     }
 
-    fn record(&self, id: &str, extension: &str) -> Result<Record, AuthorityError> {
+    /// Reads the file of a token; `None` if there is none of this extension. Another process may rename or
+    /// remove it at any time.
+    fn record(&self, id: &str, extension: &str) -> Result<Option<Record>, AuthorityError> {
         let path = self.token_file(id, extension);
-        let text = read(&path)?;
-        serde_json::from_str(&text)
-            .map_err(|error| AuthorityError::Foreign { path, reason: error.to_string() })
+        let text = match read(&path) {
+            Err(AuthorityError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                return Ok(None);
+            }
+            text => text?,
+        };
+        let foreign = |error: serde_json::Error| AuthorityError::Foreign { path, reason: error.to_string() };
+        serde_json::from_str(&text).map(Some).map_err(foreign)
     }
 
     /// A new token for an agent of this name.
@@ -117,20 +125,27 @@ impl Authority {
     pub fn tokens(&self) -> Result<Vec<TokenInfo>, AuthorityError> {
         let folder = self.folder.join("tokens");
         let failed = |source| AuthorityError::File { path: folder.clone(), action: "read", source };
-        let mut all = Vec::new();
+        // One that is used meanwhile may be met by both of its names.
+        let mut all = BTreeMap::new();
         for entry in fs::read_dir(&folder).map_err(failed)? {
             let name = entry.map_err(failed)?.file_name().to_string_lossy().into_owned();
-            let Some((id, extension @ ("token" | "used"))) = name.split_once('.') else { continue };
-            let Record { name, until_unix_s, .. } = self.record(id, extension)?;
-            let standing = match extension {
-                "used" => Standing::Used,
-                _ if until_unix_s < now() => Standing::Expired,
-                _ => Standing::Good,
+            let Some((id, "token" | "used")) = name.split_once('.') else { continue };
+            let (record, is_used) = match self.record(id, "token")? {
+                Some(record) => (Some(record), false),
+                None => (self.record(id, "used")?, true),
             };
-            all.push(TokenInfo { id: id.to_string(), name, until_unix_s, standing });
+            // Otherwise it is revoked by now.
+            if let Some(Record { name, until_unix_s, .. }) = record {
+                let is_over = until_unix_s < now();
+                let standing = match (is_used, is_over) {
+                    (true, _) => Standing::Used,
+                    (false, true) => Standing::Expired,
+                    (false, false) => Standing::Good,
+                };
+                all.insert(id.to_string(), TokenInfo { id: id.to_string(), name, until_unix_s, standing });
+            }
         }
-        all.sort_by(|a, b| a.id.cmp(&b.id));
-        Ok(all)
+        Ok(all.into_values().collect())
     }
 
     /// Makes a token of no use.
@@ -177,12 +192,10 @@ impl Authority {
     /// Checks that the agent that shows a token may use it for this claim.
     fn check_token(&self, shown: &ShownToken, claim: &Claim<'_>) -> Result<(), AuthorityError> {
         let (id, said) = (|| shown.id().to_string(), claim.name);
-        let (good, used) = (self.token_file(shown.id(), "token"), self.token_file(shown.id(), "used"));
-        if !good.exists() {
-            let error = if used.exists() { TokenError::Used(id()) } else { TokenError::Unknown(id()) };
-            return Err(error.into());
-        }
-        let Record { name, until_unix_s, proof: kept } = self.record(shown.id(), "token")?;
+        let Some(Record { name, until_unix_s, proof: kept }) = self.record(shown.id(), "token")? else {
+            let is_used = self.token_file(shown.id(), "used").exists();
+            return Err(if is_used { TokenError::Used(id()) } else { TokenError::Unknown(id()) }.into());
+        };
         // One that does not have it, or repeats what another one has shown, learns nothing about the token.
         if !shown.is_proven(&kept, claim) {
             return Err(TokenError::Unknown(id()).into());
@@ -235,7 +248,7 @@ mod tests {
         let late = authority.new_token("b", hour).unwrap();
         let path = authority.token_file(&late.id, "token");
         let text = fs::read_to_string(&path).unwrap();
-        let until = authority.record(&late.id, "token").unwrap().until_unix_s;
+        let until = authority.record(&late.id, "token").unwrap().unwrap().until_unix_s;
         fs::write(&path, text.replace(&until.to_string(), "951782400")).unwrap();
         assert!(said(&late, "b").contains("was good until 2000-02-29 00:00 UTC"));
 
@@ -258,5 +271,24 @@ mod tests {
         assert!(matches!(authority.certify("manager", &[]), Err(AuthorityError::Managers)));
         // Another run has the same authority.
         assert_eq!(Authority::open_or_new(folder.path()).unwrap().pem(), authority.pem());
+    }
+
+    /// A file that was in the folder and cannot be found is one that was renamed or removed meanwhile.
+    #[test]
+    fn a_token_that_is_used_or_revoked_meanwhile_hides_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::open_or_new(folder.path()).unwrap();
+        let new = || authority.new_token("b", Duration::from_secs(3_600)).unwrap().id;
+        let [good, used, revoked] = [new(), new(), new()];
+        let file = |id: &str, extension: &str| authority.token_file(id, extension);
+        fs::rename(file(&used, "token"), file(&used, "used")).unwrap();
+        fs::remove_file(file(&revoked, "token")).unwrap();
+        for id in [&used, &revoked] {
+            std::os::unix::fs::symlink("gone", file(id, "token")).unwrap();
+        }
+        let listed = authority.tokens().unwrap().into_iter().map(|token| (token.id, token.standing));
+        let mut right = [(good, Standing::Good), (used, Standing::Used)];
+        right.sort_by(|a, b| a.0.cmp(&b.0));
+        assert_eq!(listed.collect::<Vec<_>>(), right);
     }
 }

@@ -8,9 +8,9 @@ use crate::fabrics;
 use polycast_api::manager::ManagerMessage;
 use polycast_api::settings::SettingsError;
 use polycast_planning::{DeviceCommand, PlanId};
-use polycast_protocol::leases::{AgentKey, Record, RecordKey, SetAside};
+use polycast_protocol::leases::{AgentKey, Drained, Record, RecordKey, SetAside};
 use std::collections::{BTreeMap, BTreeSet};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 /// Changes of the state that may wait to be written.
 const COMMITS_MAX: usize = 16_384;
@@ -24,7 +24,12 @@ pub(crate) enum Act {
     Say { agent: AgentKey, session: u64, message: Box<ManagerMessage> },
     /// Devices go from what they hold to something else.
     Change { plan: Option<PlanId>, old: Vec<DeviceCommand>, new: Vec<DeviceCommand> },
+    /// An answer to the call of an operator, which fails if this is dropped.
+    Answer { call: oneshot::Sender<DrainAnswer>, answer: DrainAnswer },
 }
+
+/// Result of taking a part out of use, or back; otherwise why that cannot be.
+type DrainAnswer = Result<Drained, String>;
 
 /// Changes of the state that are to be written, and what is to be done then.
 #[derive(Debug)]
@@ -112,6 +117,8 @@ impl Core {
                 match act {
                     Act::Say { agent, session, message } => inner.post(&agent, Some(session), *message),
                     Act::Change { plan, old, new } => inner.networks.devices.change(plan, &old, &new),
+                    // One that has hung up meanwhile is not told.
+                    Act::Answer { call, answer } => drop(call.send(answer)),
                 }
             }
         });
@@ -184,6 +191,16 @@ impl Inner {
             self.networks.devices.change(plan, &old, &new);
         } else {
             self.outgoing.waiting.push(Act::Change { plan, old, new });
+        }
+    }
+
+    /// Answers the call of an operator, at once or when what is behind the answer is written.
+    pub(super) fn answer_drain(&mut self, call: oneshot::Sender<DrainAnswer>, answer: DrainAnswer) {
+        if self.outgoing.commits.is_none() {
+            // One that has hung up meanwhile is not told.
+            drop(call.send(answer));
+        } else {
+            self.outgoing.waiting.push(Act::Answer { call, answer });
         }
     }
 
@@ -288,5 +305,19 @@ mod tests {
         tokio::time::advance(Duration::from_millis(4_100)).await;
         core.with(super::super::Inner::drain);
         assert_eq!(core.snapshot().agents.len(), 0);
+    }
+
+    /// The same where the first thing that it does is to see that a session has broken.
+    #[tokio::test(start_paused = true)]
+    async fn a_session_that_breaks_while_a_manager_is_stopped_costs_no_agent() {
+        let (core, _news) = Core::new(&ManagerConfig::default(), &Around::default()).unwrap();
+        let core = Arc::new(core);
+        let (_stays, _messages) = join(&core, "a").unwrap();
+        let (seat, _messages_of_b) = join(&core, "b").unwrap();
+        tokio::time::advance(Duration::from_secs(60)).await;
+        drop(seat);
+        core.with(super::super::Inner::drain);
+        let here: Vec<String> = core.snapshot().agents.into_iter().map(|(name, _)| name).collect();
+        assert_eq!(here, ["a", "b"], "one is there, and the other may come back");
     }
 }

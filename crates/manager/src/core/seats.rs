@@ -134,6 +134,7 @@ impl Inner {
         }
         self.guard.note("gone", || json!({ "agent": agent.name, "how": format!("{how:?}") }));
         self.seats.close(&agent, how);
+        self.forget_secrets_of(&agent);
         self.forget_objects_of(agent);
     }
 

@@ -7,9 +7,9 @@ use polycast_api::manager::CreateStream;
 use polycast_api::manager::manager_message::Message;
 use polycast_net::seal::Secret;
 use polycast_protocol::leases::{AgentKey, Output};
-use polycast_protocol::stream::{StreamWord, StreamsInput, StreamsOutput};
+use polycast_protocol::stream::{StreamWord, Streams, StreamsInput, StreamsOutput};
 use polycast_types::Handle;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 /// Streams whose secrets are kept; a manager has no more streams.
@@ -21,8 +21,12 @@ const SECRETS_MAX: usize = 4_096;
 pub(super) struct Secrets(BTreeMap<(String, String), (u64, Secret)>);
 
 impl Secrets {
-    fn keep(&mut self, source: &str, name: &str, handle: u64, secret: Vec<u8>) {
+    /// Keeps the secret of a stream that is about to be; `streams` are those that there are.
+    fn keep(&mut self, (source, name): (&str, &str), handle: u64, secret: Vec<u8>, streams: &Streams) {
         let key = (source.to_string(), name.to_string());
+        if self.0.len() >= SECRETS_MAX && !self.0.contains_key(&key) {
+            self.forget_ended(streams, |_| true);
+        }
         let has_room = self.0.len() < SECRETS_MAX || self.0.contains_key(&key);
         if let Some(secret) = secret.try_into().ok().filter(|_| has_room) {
             self.0.insert(key, (handle, Secret::new(secret)));
@@ -33,8 +37,15 @@ impl Secrets {
         self.0.remove(&(source.to_string(), name.to_string()));
     }
 
-    fn forget_all_of(&mut self, source: &str) {
-        self.0.retain(|(other, _), _| other != source);
+    /// Forgets the secrets of these sources' streams, but those of streams that there are.
+    fn forget_ended(&mut self, streams: &Streams, is_meant: impl Fn(&str) -> bool) {
+        // Most sources have none, and to name all streams is dear.
+        if !self.0.keys().any(|(source, _)| is_meant(source)) {
+            return;
+        }
+        let there: BTreeSet<(String, String)> =
+            streams.streams().map(|stream| (stream.source, stream.name)).collect();
+        self.0.retain(|key, _| !is_meant(&key.0) || there.contains(key));
     }
 
     /// Returns the secret of a run of a stream; empty if none was sent.
@@ -48,10 +59,8 @@ impl Inner {
     /// Hands something to the table of streams, and does what follows from it.
     pub(super) fn stream(&mut self, input: StreamsInput) {
         let now = self.now();
-        match &input {
-            StreamsInput::End { agent, name } => self.stream_secrets.forget(&agent.name, name),
-            StreamsInput::Gone { agent } => self.stream_secrets.forget_all_of(&agent.name),
-            _ => {}
+        if let StreamsInput::End { agent, name } = &input {
+            self.stream_secrets.forget(&agent.name, name);
         }
         self.streams.handle(now, input);
         self.drain();
@@ -65,7 +74,7 @@ impl Inner {
         let held =
             lease.map(|lease| (lease.grant.plan.clone(), lease.grant.receiver_names().cloned().collect()));
         let CreateStream { name, request_id: request, handle, secret } = create;
-        self.stream_secrets.keep(&agent.name, &name, handle, secret);
+        self.stream_secrets.keep((&agent.name, &name), handle, secret, &self.streams);
         let (agent, handle) = (agent.clone(), Handle(handle));
         let (source, created) = (agent.name.clone(), name.clone());
         self.stream(StreamsInput::Create { agent, name, request, handle, held });
@@ -73,6 +82,12 @@ impl Inner {
         if !self.streams.streams().any(|stream| stream.name == created && stream.source == source) {
             self.stream_secrets.forget(&source, &created);
         }
+    }
+
+    /// Forgets the secrets of an agent that has left or died, once the table of streams knows that. Another
+    /// run of it may have streams already.
+    pub(super) fn forget_secrets_of(&mut self, agent: &AgentKey) {
+        self.stream_secrets.forget_ended(&self.streams, |source| source == agent.name);
     }
 
     /// Carries out what the table of streams asks for.
@@ -126,5 +141,83 @@ pub(super) fn heard(output: &Output) -> Option<StreamsInput> {
         }
         Output::Gone { agent, .. } => Some(StreamsInput::Gone { agent: agent.clone() }),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Around, Core, Seat};
+    use super::*;
+    use crate::config::ManagerConfig;
+    use polycast_api::manager::agent_message::Message as Said;
+    use polycast_api::manager::{Joined, Leave, ManagerMessage};
+    use polycast_protocol::leases::{Join, STREAMS_FROM};
+    use std::sync::Arc;
+    use tokio::sync::mpsc;
+
+    type Messages = mpsc::Receiver<Result<ManagerMessage, tonic::Status>>;
+
+    fn join(core: &Arc<Core>, name: &str, incarnation: u64) -> (Seat, Messages) {
+        let (outbox, messages) = mpsc::channel(64);
+        let agent = AgentKey { name: name.into(), incarnation };
+        let from = Ipv4Addr::LOCALHOST.into();
+        let join = Join { agent, address: ([10, 0, 0, 1], 1), from, leases: Vec::new() };
+        (core.join(join, outbox, Message::Joined(Joined::default())).unwrap(), messages)
+    }
+
+    fn creates(seat: &Seat, name: &str, handle: u64) {
+        let (name, request_id) = (name.to_string(), STREAMS_FROM + handle);
+        seat.handle(Said::CreateStream(CreateStream { name, request_id, handle, secret: vec![7; 32] }))
+            .unwrap();
+    }
+
+    /// Runs of streams whose secrets are kept, in the order of their names.
+    fn kept(core: &Core) -> Vec<(String, u64)> {
+        let of = |((_, name), (handle, _)): (&(String, String), &(u64, Secret))| (name.clone(), *handle);
+        core.with(|inner| inner.stream_secrets.0.iter().map(of).collect())
+    }
+
+    #[tokio::test]
+    async fn the_secrets_of_a_source_end_with_it() {
+        let (core, _news) = Core::new(&ManagerConfig::default(), &Around::default()).unwrap();
+        let core = Arc::new(core);
+        let (other, _messages) = join(&core, "b", 1);
+        creates(&other, "z", 9);
+        let (first, _messages) = join(&core, "a", 1);
+        creates(&first, "x", 1);
+        creates(&first, "y", 2);
+        assert_eq!(kept(&core).len(), 3);
+        // Another run of it begins.
+        drop(first);
+        let (second, _messages) = join(&core, "a", 2);
+        assert_eq!(kept(&core), [("z".to_string(), 9)]);
+        creates(&second, "x", 3);
+        assert_eq!(kept(&core), [("x".to_string(), 3), ("z".to_string(), 9)]);
+        second.handle(Said::Leave(Leave::default())).unwrap();
+        assert_eq!(kept(&core), [("z".to_string(), 9)]);
+    }
+
+    /// A source that comes back and does not name its stream again has none; its secret makes room.
+    #[tokio::test(start_paused = true)]
+    async fn secrets_of_streams_that_are_over_make_room() {
+        let (core, _news) = Core::new(&ManagerConfig::default(), &Around::default()).unwrap();
+        let core = Arc::new(core);
+        let (first, _messages) = join(&core, "a", 1);
+        creates(&first, "x", 1);
+        let (again, _messages) = join(&core, "a", 1);
+        tokio::time::advance(std::time::Duration::from_secs(60)).await;
+        core.with(Inner::drain);
+        assert_eq!(core.with(|inner| inner.streams.streams().count()), 0);
+        // The same for so many others.
+        core.with(|inner| {
+            for number in inner.stream_secrets.0.len()..SECRETS_MAX {
+                let key = ("a".to_string(), format!("over-{number}"));
+                inner.stream_secrets.0.insert(key, (1, Secret::new([7; 32])));
+            }
+        });
+        creates(&again, "y", 2);
+        creates(&again, "z", 3);
+        let left = kept(&core);
+        assert!(left == [("y".to_string(), 2), ("z".to_string(), 3)], "{} secrets are kept", left.len());
     }
 }

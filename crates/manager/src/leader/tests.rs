@@ -10,18 +10,19 @@
 use super::{LOOK, LOOK_FOR_ROOM, Role, SAY_AGAIN, Trouble, compete};
 use crate::config::ManagerConfig;
 use crate::convert;
-use crate::core::{Around, Seat};
+use crate::core::{Around, Core, Seat};
 use crate::devices::{Device, DeviceId, Job, News};
 use crate::fabrics::{self, Hosts};
 use crate::store::pretended::{Link, Server};
 use crate::store::{Span, Store, StoreError};
 use polycast_api::PROTOCOL_VERSION;
+use polycast_api::error::Kind;
 use polycast_api::manager::agent_message::Message as Said;
 use polycast_api::manager::manager_message::Message as Told;
 use polycast_api::manager::{self as api, ManagerMessage, channel};
 use polycast_api::settings::SettingsError;
 use polycast_net::tls::Security;
-use polycast_planning::Plan;
+use polycast_planning::{PartName, Plan};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
@@ -618,6 +619,7 @@ impl World {
             channel: granted.channel,
             left_ms: None,
             plan: granted.plan,
+            or_fail: false,
         };
         let (resources, until) = (resources(&lease), now + self.random.millis(500, 12_000));
         agent.held.insert(granted.response_id, Held { lease, resources, until });
@@ -753,6 +755,41 @@ async fn a_leader_that_is_cut_off_steps_down() {
     node.link.set_cut(true);
     let follows = role.wait_for(|role| !matches!(role, Role::Leader(_)));
     tokio::time::timeout(Duration::from_secs(4), follows).await.expect("it steps down").unwrap();
+    node.task.unwrap().abort();
+}
+
+/// Waits until a manager leads; gives its core.
+async fn leading(role: &mut watch::Receiver<Role>) -> Arc<Core> {
+    let leads = role.wait_for(|role| matches!(role, Role::Leader(_)));
+    let role = tokio::time::timeout(Duration::from_secs(30), leads).await.expect("it leads soon").unwrap();
+    let Role::Leader(core) = &*role else { unreachable!("it leads") };
+    Arc::clone(core)
+}
+
+/// A part counts as taken out, or back, when the next leader knows it too, and not before.
+#[tokio::test(start_paused = true)]
+async fn a_drain_that_is_not_written_fails() {
+    let mut world = alone(1);
+    let node = world.nodes.remove(0);
+    let mut role = node.role.clone();
+    let part: PartName = "splitter:0".parse().unwrap();
+    for is_out in [true, false] {
+        let core = leading(&mut role).await;
+        node.link.set_cut(true);
+        let refused = tokio::time::timeout(Duration::from_secs(30), core.drain(part, is_out)).await;
+        let refused = refused.expect("it is answered when the manager leads no more").unwrap_err();
+        assert_eq!(refused.kind, Kind::ManagerUnreachable, "{refused}");
+        node.link.set_cut(false);
+        let core = leading(&mut role).await;
+        let is_there = || core.snapshot().network.drained.contains(&part);
+        assert_eq!(is_there(), !is_out, "nothing of it was written");
+        assert!(core.drain(part, is_out).await.unwrap().is_new);
+        assert!(!core.drain(part, is_out).await.unwrap().is_new, "that is answered as well");
+        let parts = world.server.keys("/polycast/state/parts");
+        assert_eq!((is_there(), parts.len()), (is_out, usize::from(is_out)), "it is written");
+        let unknown = core.drain("splitter:9".parse().unwrap(), is_out).await.unwrap_err();
+        assert_eq!(unknown.kind, Kind::Invalid, "{unknown}");
+    }
     node.task.unwrap().abort();
 }
 

@@ -1,8 +1,9 @@
 //! Choice of the agent that sends an object to each agent that requests it.
 
 use super::editions::{Change, Copies, Edition};
-use super::{Directory, DirectoryConfig, DirectoryOutput, Look, Missed, Wish, WishRefusal};
+use super::{Directory, DirectoryOutput, Look, Missed, Wish, WishRefusal};
 use crate::leases::AgentKey;
+use crate::share::has_room;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -73,7 +74,7 @@ impl Directory {
         let entry = self.entries.entry(object).or_default();
         let is_new = !entry.copies.has_any(&agent);
         let own = self.members.get(&agent).map_or(0, |member| member.holds.len());
-        if is_new && !DirectoryConfig::has_room(self.holds, own, self.config.holds_max) {
+        if is_new && !has_room(self.holds, own, self.config.holds_max) {
             // Others do not get it from there.
             let why = WishRefusal::Failed("the manager has no room for more objects".to_string());
             self.deny(now, &agent, object, &why);
@@ -185,7 +186,7 @@ impl Directory {
     /// Returns true if an agent may request one more object, or one more topic.
     pub(super) fn has_room_for_wish(&self, agent: &AgentKey) -> bool {
         let own = self.members.get(agent).map_or(0, |member| member.wants.len() + member.topics.len());
-        DirectoryConfig::has_room(self.wishes, own, self.config.wishes_max)
+        has_room(self.wishes, own, self.config.wishes_max)
     }
 
     pub(super) fn unwant(&mut self, now: Time, agent: &AgentKey, object: ObjectId) {

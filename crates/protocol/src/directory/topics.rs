@@ -1,7 +1,8 @@
 //! Topics: a version is staged at all subscribers, and committed when all have it that live and can.
 
-use super::{Directory, DirectoryConfig, DirectoryOutput, Look, Missed, TopicRefusal, Version};
+use super::{Directory, DirectoryOutput, Look, Missed, TopicRefusal, Version};
 use crate::leases::AgentKey;
+use crate::share::has_room;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -56,7 +57,7 @@ impl Directory {
         check_name(topic)?;
         if !self.topics.contains_key(topic) {
             let own = self.topics.values().filter(|found| found.entered_by == agent.name).count();
-            if !DirectoryConfig::has_room(self.topics.len(), own, self.config.topics_max) {
+            if !has_room(self.topics.len(), own, self.config.topics_max) {
                 return Err(TopicRefusal::Full(self.config.topics_max));
             }
             let (entered_by, subscribers) = (agent.name.clone(), BTreeSet::new());

@@ -8,9 +8,6 @@ use polycast_types::{AppId, Duration, ObjectId};
 /// A root hash.
 pub type Root = [u8; 32];
 
-/// So many of a table an agent may have, however small the table is.
-const SHARE_MIN: usize = 16;
-
 /// Bounds and times.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectoryConfig {
@@ -34,14 +31,6 @@ pub struct DirectoryConfig {
     /// Time that an agent may take to begin sending an object, where its receiver reports that nothing
     /// arrives.
     pub begin: Duration,
-}
-
-impl DirectoryConfig {
-    /// Returns true if a table has room for one more entry of an agent. An agent that has a quarter of the
-    /// table gets no more while half of it is taken, so that one agent alone leaves room for the others.
-    pub(super) fn has_room(taken: usize, own: usize, max: usize) -> bool {
-        taken < max && (taken < max.div_ceil(2) || own < (max / 4).max(SHARE_MIN))
-    }
 }
 
 impl Default for DirectoryConfig {

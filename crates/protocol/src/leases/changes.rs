@@ -1,11 +1,13 @@
 //! Paths in use that change: after failures, and when their holders ask for it (Blast section IV-A).
 
 use super::words::{Denial, Grant, Output, ReleaseReason, RequestKey};
-use super::{Leases, RecordKey};
-use alloc::collections::BTreeSet;
+use super::{Lease, Leases, RecordKey};
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use polycast_planning::{Failure, Group, HostId, Plan, PlanId, Refusal, ReplanOutcome, RequestId};
+use polycast_planning::{
+    FabricName, Failure, Group, HostId, Plan, PlanId, Refusal, ReplanOutcome, RequestId,
+};
 use polycast_types::{Duration, Time};
 
 impl Leases {
@@ -28,11 +30,11 @@ impl Leases {
         for failure in failures {
             for replan in self.fabrics.replan(&self.network, failure) {
                 match replan.outcome {
-                    ReplanOutcome::Replaced(plan) => {
+                    ReplanOutcome::Replaced(plan) if self.may_carry(replan.id, plan.fabric) => {
                         moved += 1;
                         self.replace(replan.id, plan, None);
                     }
-                    ReplanOutcome::Lost(_) => {
+                    ReplanOutcome::Replaced(_) | ReplanOutcome::Lost(_) => {
                         ended += 1;
                         self.end(replan.id, ReleaseReason::Failed);
                     }
@@ -41,6 +43,11 @@ impl Leases {
         }
         self.undecided = true;
         (moved, ended)
+    }
+
+    /// Returns true if a path may go on over this fabric: a request may have ruled out all but its own.
+    fn may_carry(&self, id: PlanId, fabric: FabricName) -> bool {
+        self.leases.get(&id).is_none_or(|lease| !lease.only || lease.grant.plan.fabric == fabric)
     }
 
     /// Puts another plan in a path's place; `reason` says which device failed, if one did.
@@ -104,10 +111,11 @@ impl Leases {
         add: &[String],
         remove: &[String],
     ) -> Result<(), Denial> {
-        let (pending, _) = self.pending.get(&id).expect("indexed by its key");
-        let group = self.changed_group(&pending.group, add, remove)?;
+        let (pending, waiting) = self.pending.get(&id).expect("indexed by its key");
+        let group = self.changed_group(&pending.group, (&BTreeMap::new(), &waiting.missed), add, remove)?;
         let (pending, waiting) = self.pending.get_mut(&id).expect("looked up above");
         pending.group = group;
+        waiting.missed.retain(|name| !add.contains(name) && !remove.contains(name));
         waiting.lease = time.or(waiting.lease);
         self.touch(RecordKey::Pending(id));
         self.undecided = true;
@@ -133,7 +141,8 @@ impl Leases {
         remove: &[String],
     ) -> Result<Grant, Denial> {
         let old = self.network.get(id).expect("every lease is held").clone();
-        let group = self.changed_group(&old.group, add, remove)?;
+        let Lease { gone, grant, .. } = self.leases.get(&id).expect("every lease is known");
+        let group = self.changed_group(&old.group, (gone, &grant.missed), add, remove)?;
         if group != old.group {
             let lifted = self.network.lift(id).expect("every lease is held");
             let plan = match self.regroup(id, &old.plan, group) {
@@ -160,19 +169,11 @@ impl Leases {
             }
             // Fibres of racks that have gone are free now.
             self.undecided = true;
-            let names = |host: &HostId| self.members.address_of(*host);
-            let group = &self.network.get(id).expect("held just now").group;
-            let mut receivers: Vec<_> = group.receivers.iter().filter_map(names).collect();
-            receivers.sort();
-            let absent = self.members.absent(&group.receivers);
-            let lease = self.leases.get_mut(&id).expect("looked up above");
-            lease.moved |= lease.grant.plan != plan;
-            // What was assumed is of another group.
-            lease.assumed = None;
-            (lease.grant.receivers, lease.grant.absent, lease.grant.plan) = (receivers, absent, plan);
+            self.enter_group(id, plan);
         }
         self.touch(RecordKey::Lease(id));
         let lease = self.leases.get_mut(&id).expect("looked up above");
+        lease.grant.missed.retain(|name| !add.contains(name) && !remove.contains(name));
         if let Some(time) = time {
             self.expiries.remove(&(lease.due_at(), id));
             lease.grant.lease = Some(time);
@@ -185,13 +186,40 @@ impl Leases {
         Ok(lease.grant.clone())
     }
 
-    /// The group with some receivers more and some fewer.
-    fn changed_group(&self, old: &Group, add: &[String], remove: &[String]) -> Result<Group, Denial> {
+    /// Enters the receivers that a path has now into its lease, and the plan that leads to them.
+    fn enter_group(&mut self, id: PlanId, plan: Plan) {
+        let group = &self.network.get(id).expect("held just now").group;
+        let address_of = |host: &HostId| self.members.address_of(*host);
+        let mut receivers: Vec<_> = group.receivers.iter().filter_map(address_of).collect();
+        receivers.sort();
+        let mut absent: BTreeSet<String> = self.members.absent(&group.receivers).into_iter().collect();
+        let lease = self.leases.get_mut(&id).expect("every lease is known");
+        lease.gone.retain(|host, _| group.receivers.contains(host));
+        absent.extend(lease.gone.values().cloned());
+        lease.moved |= lease.grant.plan != plan;
+        // What was assumed is of another group.
+        lease.assumed = None;
+        (lease.grant.receivers, lease.grant.plan) = (receivers, plan);
+        lease.grant.absent = absent.into_iter().collect();
+    }
+
+    /// The group with some receivers more and some fewer. Of its receivers some may be `gone`, which have
+    /// their names there; further ones that were requested are `missed`, and are not in it.
+    fn changed_group(
+        &self,
+        old: &Group,
+        (gone, missed): (&BTreeMap<HostId, String>, &[String]),
+        add: &[String],
+        remove: &[String],
+    ) -> Result<Group, Denial> {
         let mut receivers: BTreeSet<HostId> = old.receivers.clone();
+        // One that has died meanwhile is taken out too; if it has come back, it has another number by now.
+        let take_out = |receivers: &mut BTreeSet<HostId>, name: &String| {
+            let before = gone.iter().filter(|(_, other)| *other == name).map(|(host, _)| *host);
+            before.chain(self.members.number(name)).filter(|host| receivers.remove(host)).count() > 0
+        };
         for name in remove {
-            // One that has died meanwhile is taken out too.
-            let host = self.members.number(name);
-            if !host.is_some_and(|host| receivers.remove(&host)) {
+            if !take_out(&mut receivers, name) && !missed.contains(name) {
                 return Err(Denial::NotReceiver(name.clone()));
             }
         }
@@ -200,9 +228,12 @@ impl Leases {
             if member.host == old.source {
                 return Err(Denial::SourceItself(name.clone()));
             }
-            if !receivers.insert(member.host) {
+            if receivers.contains(&member.host) {
                 return Err(Denial::AlreadyReceiver(name.clone()));
             }
+            // It takes the place that it had under another number.
+            take_out(&mut receivers, name);
+            receivers.insert(member.host);
         }
         if receivers.is_empty() {
             Err(Denial::NoReceivers)

@@ -67,6 +67,11 @@ impl Leases {
             assert!(over.is_none_or(|at| self.overs.contains(&(at, *id))), "{id:?} is waited for in vain");
             let running = self.network.get(*id).expect("every lease is held");
             assert_eq!(running.plan, grant.plan, "{id:?} holds what was not granted");
+            let mut gone = lease.gone.keys();
+            assert!(
+                gone.all(|host| running.group.receivers.contains(host)),
+                "{id:?} names some that it does not lead to"
+            );
         }
     }
 

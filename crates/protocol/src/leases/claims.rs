@@ -185,6 +185,9 @@ impl Leases {
                 self.outputs.push_back(Output::Response { request: key.clone(), response });
             }
             self.keep(now, key, held.object, grant);
+            if let Some(lease) = self.leases.get_mut(&held.plan) {
+                lease.only = held.only;
+            }
         }
     }
 

@@ -102,6 +102,12 @@ pub enum Record {
         granted_at: Time,
         /// Time when it ends in any case.
         ends_at: Option<Time>,
+        /// Set if no other fabric may carry it.
+        #[serde(default)]
+        only: bool,
+        /// Names of its receivers whose agents have gone, by their numbers.
+        #[serde(default)]
+        gone: BTreeMap<HostId, String>,
     },
     /// A request that waits.
     Pending {
@@ -283,7 +289,8 @@ impl Leases {
                 Record::Member { agent: member.key(name), host: member.host, address: member.address }
             }
             RecordKey::Lease(id) => {
-                let Lease { key, object, grant, granted_at, ends_at, .. } = self.leases.get(id)?;
+                let Lease { key, object, grant, granted_at, ends_at, only, gone, .. } =
+                    self.leases.get(id)?;
                 Record::Lease {
                     key: key.clone(),
                     object: *object,
@@ -291,6 +298,8 @@ impl Leases {
                     grant: grant.clone(),
                     granted_at: *granted_at,
                     ends_at: *ends_at,
+                    only: *only,
+                    gone: gone.clone(),
                 }
             }
             RecordKey::Pending(id) => {
@@ -365,7 +374,7 @@ impl Leases {
                     Member { host, incarnation: agent.incarnation, address, heard_at: now, presence };
                 self.members.restore(agent.name, member)
             }
-            Record::Lease { key, object, group, grant, granted_at, ends_at } => {
+            Record::Lease { key, object, group, grant, granted_at, ends_at, only, mut gone } => {
                 let id = grant.plan_id;
                 if id.0 >= PLANS_END {
                     return Err(format!("no manager gives a path number {}", id.0));
@@ -374,11 +383,12 @@ impl Leases {
                     return Err(String::from("it is the second path of one request"));
                 }
                 self.check_group(&key.agent.name, &group)?;
+                gone.retain(|host, _| group.receivers.contains(host));
                 if !self.network.hold(id, group, grant.plan.clone()) {
                     return Err(String::from("what it holds is held already"));
                 }
                 let expires_at = now + self.config.lease;
-                let (tries, moved, only, fared, assumed, over) = (0, false, false, None, None, None);
+                let (tries, moved, fared, assumed, over) = (0, false, None, None, None);
                 let lease = Lease {
                     key,
                     object,
@@ -389,6 +399,7 @@ impl Leases {
                     tries,
                     moved,
                     only,
+                    gone,
                     fared,
                     assumed,
                     over,
@@ -398,19 +409,7 @@ impl Leases {
                 Ok(())
             }
             Record::Pending { key, object, pending, all, lease, missed } => {
-                let after = pending.id.0.checked_add(1).ok_or("no request has this number")?;
-                if self.pending.contains_key(&pending.id) || self.pending_by_key.contains_key(&key) {
-                    return Err(String::from("it is there twice"));
-                }
-                if pending.group.receivers.is_empty() {
-                    return Err(String::from("it has no receiver"));
-                }
-                self.check_group(&key.agent.name, &pending.group)?;
-                self.next_request = self.next_request.max(after);
-                self.pending_by_key.insert(key.clone(), pending.id);
-                let waiting = Waiting { key, object, all, lease, missed, told: None };
-                self.pending.insert(pending.id, (pending, waiting));
-                Ok(())
+                self.take_in_pending(pending, Waiting { key, object, all, lease, missed, told: None })
             }
             Record::Parts { drained, suspects } => {
                 self.restore_parts(drained, suspects);
@@ -423,6 +422,23 @@ impl Leases {
                 Ok(())
             }
         }
+    }
+
+    /// Takes in a request that waits.
+    fn take_in_pending(&mut self, pending: Pending, waiting: Waiting) -> Result<(), String> {
+        let (id, key) = (pending.id, &waiting.key);
+        let after = id.0.checked_add(1).ok_or("no request has this number")?;
+        if self.pending.contains_key(&id) || self.pending_by_key.contains_key(key) {
+            return Err(String::from("it is there twice"));
+        }
+        if pending.group.receivers.is_empty() {
+            return Err(String::from("it has no receiver"));
+        }
+        self.check_group(&key.agent.name, &pending.group)?;
+        self.next_request = self.next_request.max(after);
+        self.pending_by_key.insert(key.clone(), id);
+        self.pending.insert(id, (pending, waiting));
+        Ok(())
     }
 
     /// Checks that the source of a group has the permanent number of its name, where that is known.

@@ -202,6 +202,8 @@ pub struct HeldLease {
     pub left: Option<Duration>,
     /// The whole plan, where the manager that granted it has told it for its successor.
     pub kept: Option<Plan>,
+    /// Set if no other fabric may carry it.
+    pub only: bool,
 }
 
 /// Receivers that a path is for.

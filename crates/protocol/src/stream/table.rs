@@ -11,6 +11,7 @@
 //! what it says is no older than the question.
 
 use crate::leases::{AgentKey, Denial, Grant, Input, PathRequest, Receivers, RequestKey, STREAMS_FROM};
+use crate::share::has_room;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::{String, ToString};
 
@@ -211,6 +212,14 @@ pub enum StreamRefusal {
     /// A limit is reached.
     #[error("the manager has {0} streams already, which is its limit")]
     Full(usize),
+    /// The agent has its share of the table, which the other agents need too.
+    #[error(
+        "this agent has {0} streams already, and gets no more while half of all places are taken: end one"
+    )]
+    Share(usize),
+    /// There is no place to wait for a stream in.
+    #[error("the stream '{0}' is not there yet, and too many receivers wait for others: join again in 5 s")]
+    Crowded(String),
     /// The request's number is not a stream's.
     #[error("request number {0} is not one of a stream: they begin at {STREAMS_FROM}")]
     Number(u64),
@@ -497,30 +506,20 @@ impl Streams {
             return Err(StreamRefusal::Number(request));
         }
         let lent = held.map(|(plan, receivers)| Lent { plan, held: receivers.into_iter().collect() });
-        if let Some(stream) = self.streams.get_mut(name) {
+        if let Some(stream) = self.streams.get(name) {
             if stream.source != *agent || stream.request != request || stream.handle != handle {
                 let source_name = stream.source.name.clone();
                 return Err(StreamRefusal::Taken { name: name.into(), source_name });
             }
-            // Its path ended unheard, and it has named it again: no other agent would give it back.
-            let is_new = stream.lent.is_none() && stream.asked == Asked::Nothing;
-            if let Some(lent) = lent.filter(|_| is_new) {
-                stream.lent = Some(lent);
-            }
-            // It may not have heard what it was asked in the session before.
-            stream.members.values_mut().for_each(|member| member.asked = None);
-            let members: Vec<String> = stream.members.keys().cloned().collect();
-            self.sure(&Unsure::Source(name.into()));
-            self.tell(agent, name, StreamWord::Created);
-            members.iter().for_each(|member| self.ask_where(name, member));
-            if is_new {
-                self.tell_all_joined(name);
-            }
-            self.reconcile(now, name);
+            self.create_again(now, name, lent);
             return Ok(());
         }
+        let own = self.streams.values().filter(|stream| stream.source.name == agent.name).count();
         if self.streams.len() >= self.config.streams_max {
             return Err(StreamRefusal::Full(self.config.streams_max));
+        }
+        if !has_room(self.streams.len(), own, self.config.streams_max) {
+            return Err(StreamRefusal::Share(own));
         }
         let key = agent.request(request);
         if self.names.contains_key(&key) {
@@ -552,6 +551,26 @@ impl Streams {
         Ok(())
     }
 
+    /// The source says again that it has a stream, as its session has begun again.
+    fn create_again(&mut self, now: Time, name: &str, lent: Option<Lent>) {
+        let Some(stream) = self.streams.get_mut(name) else { return };
+        // Its path ended unheard, and it has named it again: no other agent would give it back.
+        let is_new = stream.lent.is_none() && stream.asked == Asked::Nothing;
+        if let Some(lent) = lent.filter(|_| is_new) {
+            stream.lent = Some(lent);
+        }
+        // It may not have heard what it was asked in the session before.
+        stream.members.values_mut().for_each(|member| member.asked = None);
+        let (source, members) = (stream.source.clone(), stream.members.keys().cloned().collect::<Vec<_>>());
+        self.sure(&Unsure::Source(name.into()));
+        self.tell(&source, name, StreamWord::Created);
+        members.iter().for_each(|member| self.ask_where(name, member));
+        if is_new {
+            self.tell_all_joined(name);
+        }
+        self.reconcile(now, name);
+    }
+
     fn close(&mut self, name: &str) {
         let Some(stream) = self.streams.remove(name) else { return };
         self.unsure.retain(|(_, unsure)| match unsure {
@@ -571,8 +590,8 @@ impl Streams {
         let Some(stream) = self.streams.get_mut(name) else {
             let refusal = if now >= self.settles_at || !is_name(name) {
                 StreamRefusal::Unknown(name.chars().take(NAME_LEN_MAX).collect())
-            } else if self.parked.len() >= self.config.parked_max {
-                StreamRefusal::Full(self.config.parked_max)
+            } else if !self.has_room_to_wait(name, &agent) {
+                StreamRefusal::Crowded(name.into())
             } else {
                 self.parked.insert((name.into(), agent), ask);
                 return;
@@ -594,6 +613,13 @@ impl Streams {
         self.ask_where(name, &agent.name);
         self.tell_held(name, &agent.name);
         self.reconcile(now, name);
+    }
+
+    /// Returns true if a receiver may wait for a stream that is not there yet, or does already.
+    fn has_room_to_wait(&self, name: &str, agent: &AgentKey) -> bool {
+        let own = || self.parked.keys().filter(|(_, waiting)| waiting.name == agent.name).count();
+        self.parked.contains_key(&(name.into(), agent.clone()))
+            || has_room(self.parked.len(), own(), self.config.parked_max)
     }
 
     /// Asks the source where it is, for a receiver that has not been told.

@@ -143,7 +143,18 @@ fn held() -> impl Strategy<Value = HeldLease> {
             let channel =
                 kept.as_ref().filter(|_| bytes % 4 > 0).map_or(channel, |plan| plan.channel.clone());
             let (plan, fabric, object) = (PlanId(plan), fabric.to_string(), object(request));
-            HeldLease { request, plan, object, receivers, bytes, fabric, channel, left, kept }
+            HeldLease {
+                request,
+                plan,
+                object,
+                receivers,
+                bytes,
+                fabric,
+                channel,
+                left,
+                kept,
+                only: bytes % 3 == 0,
+            }
         },
     )
 }

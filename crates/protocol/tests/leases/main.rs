@@ -17,7 +17,7 @@ use polycast_planning::{
 };
 use polycast_protocol::leases::{
     AgentKey, Denial, Going, Grant, HeldLease, Input, Join, JoinRefusal, Leases, LeasesConfig, NotMember,
-    OnDeviceFailure, Output, PathRequest, Receivers, ReleaseReason, RequestKey, SessionsConfig, Wait,
+    OnDeviceFailure, Output, PathRequest, Receivers, Record, ReleaseReason, RequestKey, SessionsConfig, Wait,
     known_hosts,
 };
 use polycast_types::{AppId, DataId, Duration, ObjectId, Time};
@@ -416,6 +416,7 @@ fn a_new_manager_takes_running_leases_over() {
         channel: grant.plan.channel.clone(),
         left: None,
         kept: None,
+        only: false,
     };
     let mut after = manager(4, false);
     apply(&mut after, Time(0), join(1, 1));
@@ -601,6 +602,116 @@ fn the_group_of_a_request_can_change() {
     assert_eq!(names, ["host-0"]);
 }
 
+/// A path, or a request that waits, for hosts 1, 2 and 3, of which the first has died since. Gives the
+/// manager and the request.
+fn with_a_dead_receiver(waits: bool) -> (Leases, RequestKey) {
+    let sessions = SessionsConfig { reconnect: Duration::from_secs(1), ..SESSIONS };
+    let begun = with_config(LeasesConfig { sessions, ..config() }, 1, false, Box::new(Fcfs));
+    let mut manager = with_three_agents(begun);
+    apply(&mut manager, Time(0), join(3, 1));
+    if waits {
+        ask(&mut manager, Time(0), request(agent(2, 1), 9, &["host-3"])).unwrap();
+    }
+    let wanted = request(agent(0, 1), 1, &["host-1", "host-2", "host-3"]);
+    apply(&mut manager, Time(0), Input::Request(wanted));
+    let session = manager.session_of(&agent(1, 1)).unwrap();
+    apply(&mut manager, Time(0), Input::Parted { agent: agent(1, 1), session });
+    let outputs = drain(&mut manager, Time(0) + sessions.reconnect);
+    assert!(outputs.contains(&Output::Gone { agent: agent(1, 1), how: Going::Died }), "{outputs:?}");
+    assert_eq!(manager.pending().len(), usize::from(waits));
+    (manager, agent(0, 1).request(1))
+}
+
+/// Changes a request; gives the names of its receivers, if it has a path, or why it stays.
+fn change(
+    manager: &mut Leases,
+    request: &RequestKey,
+    add: &[&str],
+    remove: &[&str],
+) -> Result<Vec<String>, String> {
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_string()).collect();
+    let (request, add, remove) = (request.clone(), names(add), names(remove));
+    let extend = Input::Extend { request, time: None, add, remove };
+    let outputs = apply(manager, Time(0) + Duration::from_secs(1), extend);
+    let result = outputs.into_iter().find_map(|output| match output {
+        Output::Extended { result, .. } => Some(result),
+        _ => None,
+    });
+    let grant = result.unwrap().map_err(|denial| denial.to_string())?;
+    Ok(grant.iter().flat_map(Grant::receiver_names).cloned().collect())
+}
+
+/// Returns how many receivers the path is planned for.
+fn planned_for(manager: &Leases) -> usize {
+    let group = |record| match record {
+        Record::Lease { group, .. } => Some(group.receivers.len()),
+        _ => None,
+    };
+    manager.records().into_iter().filter_map(group).sum()
+}
+
+/// A receiver whose agent has died can be taken out, alone or with others, also by the next leader; none of
+/// the others has to stay because of it.
+#[test]
+fn a_receiver_that_has_died_can_be_taken_out() {
+    for is_next in [false, true] {
+        for (remove, left) in [
+            (&["host-1"][..], &["host-2", "host-3"][..]),
+            (&["host-1", "host-2"], &["host-3"]),
+            (&["host-2"], &["host-3", "host-1"]),
+        ] {
+            let (mut manager, request) = with_a_dead_receiver(false);
+            if is_next {
+                let mut next = self::manager(1, false);
+                let written = serde_json::to_string(&manager.records()).unwrap();
+                assert_eq!(next.restore(Time(1), serde_json::from_str::<Vec<_>>(&written).unwrap()), []);
+                manager = next;
+            }
+            assert_eq!(change(&mut manager, &request, &[], remove), Ok(names(left)), "{remove:?}");
+            assert_eq!(planned_for(&manager), left.len());
+            let again = change(&mut manager, &request, &[], remove).unwrap_err();
+            assert_eq!(again, format!("'{}' is not a receiver of this transfer", remove[0]));
+        }
+    }
+}
+
+/// A receiver that has died and come back is the same one, whichever number it has.
+#[test]
+fn a_receiver_that_has_come_back_is_no_second_one() {
+    for adds in [false, true] {
+        let (mut manager, request) = with_a_dead_receiver(false);
+        apply(&mut manager, Time(0) + Duration::from_secs(1), join(1, 2));
+        if adds {
+            let all = names(&["host-1", "host-2", "host-3"]);
+            assert_eq!(change(&mut manager, &request, &["host-1"], &[]), Ok(all));
+            assert_eq!(planned_for(&manager), 3);
+        }
+        assert_eq!(change(&mut manager, &request, &[], &["host-1"]), Ok(names(&["host-2", "host-3"])));
+        assert_eq!(planned_for(&manager), 2);
+    }
+}
+
+/// A request that waits loses a receiver that has died at once; to take it out with others is no mistake.
+#[test]
+fn a_dead_receiver_of_a_request_that_waits_can_be_taken_out() {
+    for (remove, missed) in [(&["host-1", "host-2"][..], &[][..]), (&["host-2"], &["host-1"])] {
+        let (mut manager, request) = with_a_dead_receiver(true);
+        assert_eq!(change(&mut manager, &request, &[], remove), Ok(vec![]));
+        let other = Input::Withdraw { request: agent(2, 1).request(9) };
+        let outputs = apply(&mut manager, Time(0) + Duration::from_secs(1), other);
+        let grant = response(&outputs).unwrap();
+        let receivers: Vec<String> = grant.receiver_names().cloned().collect();
+        assert_eq!((receivers, &grant.missed), (names(&["host-3"]), &names(missed)));
+        // The same of the path that it has now.
+        let again = change(&mut manager, &request, &["host-2"], missed);
+        assert_eq!(again, Ok(names(&["host-2", "host-3"])));
+    }
+}
+
+fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_string()).collect()
+}
+
 /// A failure moves the path to what is left, another fabric's too; without anything left it ends.
 #[test]
 fn a_path_that_fails_is_planned_anew_or_ends() {
@@ -677,6 +788,7 @@ fn held_lease(request: u64, grant: &Grant, plan: PlanId) -> HeldLease {
         channel: grant.plan.channel.clone(),
         left: grant.lease,
         kept: Some(grant.plan.clone()),
+        only: false,
     }
 }
 

@@ -369,7 +369,7 @@ impl Table {
 
     fn granted(&mut self, granted: api::Granted) {
         if self.streams.path(granted.request_id, Some((&granted.fabric, &granted.channel))) {
-            let lease = lease_of(&granted, Vec::new(), self.streams.handle(granted.request_id));
+            let lease = lease_of(&granted, Vec::new(), self.streams.handle(granted.request_id), false);
             let held = Held {
                 lease,
                 ends_at: None,
@@ -390,7 +390,8 @@ impl Table {
             return;
         };
         let claim = self.permits.wanted.then(|| Claim::of(&asked.request));
-        let lease = lease_of(&granted, asked.request.app_id, asked.request.data_id);
+        let or_fail = asked.request.or_fail && !asked.request.fabric.is_empty();
+        let lease = lease_of(&granted, asked.request.app_id, asked.request.data_id, or_fail);
         let ends_at = end_of(&granted);
         let at_once = !matches!(*asked.answer.borrow(), Answer::Waiting(_));
         let answered_after = at_once.then(|| asked.since.elapsed());
@@ -428,7 +429,7 @@ fn receiver_names(granted: &api::Granted) -> Vec<String> {
 }
 
 /// A granted path as it is named to a manager that does not know it.
-fn lease_of(granted: &api::Granted, app_id: Vec<u8>, data_id: u64) -> api::Lease {
+fn lease_of(granted: &api::Granted, app_id: Vec<u8>, data_id: u64, or_fail: bool) -> api::Lease {
     api::Lease {
         request_id: granted.request_id,
         response_id: granted.response_id,
@@ -440,6 +441,7 @@ fn lease_of(granted: &api::Granted, app_id: Vec<u8>, data_id: u64) -> api::Lease
         data_id,
         left_ms: None,
         plan: granted.plan.clone(),
+        or_fail,
     }
 }
 

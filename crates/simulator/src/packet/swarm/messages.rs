@@ -700,6 +700,7 @@ impl World<'_> {
                     channel: grant.plan.channel,
                     left: None,
                     kept: None,
+                    only: false,
                 });
             }
             Output::Extended { request, result: Ok(Some(grant)) } if request.request == sends.request => {

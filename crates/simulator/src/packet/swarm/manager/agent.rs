@@ -106,6 +106,7 @@ pub(super) fn held(ask: &Ask, grant: &Grant) -> Held {
         channel: grant.plan.channel.clone(),
         kept: (!grant.plan.commands.is_empty()).then(|| grant.plan.clone()),
         left: None,
+        only: false,
     };
     // What it has said of the time while it waited may count from the moment after the grant.
     let span = ask.lease.into_iter().chain(grant.lease).min();
