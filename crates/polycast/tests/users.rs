@@ -5,7 +5,7 @@ mod common;
 
 use common::cluster::{Cluster, Daemon, socket};
 use common::{Place, Ran, command_as, end, noise, tree};
-use polycast_api::client::AgentClient;
+use polycast_api::client::{AgentClient, Receivers, SendOptions};
 use polycast_api::error::Kind;
 use polycast_testing::{Need, needs};
 use polycast_types::{AppId, DataId};
@@ -21,6 +21,8 @@ const ANOTHER: u32 = 65_533;
 /// root can read.
 const SOCKET: &str = "POLYCAST_TEST_SOCKET";
 const SECRET: &str = "POLYCAST_TEST_SECRET";
+/// A set that root has added.
+const SET: DataId = DataId(9);
 
 /// A place where users can go through, with a folder that this one can write to.
 fn place_of(uid: u32) -> (Place, String) {
@@ -119,6 +121,25 @@ fn users_of_one_machine_have_what_is_theirs() {
     let secret = cluster.place.file("secret", b"root's");
     assert_eq!(cluster.at("a", &["send", &secret, "--to", "b", "--id", "9"]).status, 0);
     refused(&another("a", &["get", "9", "--out", &format!("{others}/secret")]), "there is no object 9 here");
+
+    // So is a directory whose files it has added one by one; what has come elsewhere is for all there.
+    let folder = secret_set(&cluster);
+    assert_eq!(cluster.at("a", &["send", &folder, "--files", "--to", "b", "--id", "10"]).status, 0);
+    let out = format!("{others}/set");
+    refused(&another("a", &["get", "10", "--out", &out]), "there is no object 10 here");
+    refused(&another("a", &["rm", "10"]), "there is no object 10");
+    let listed = another("a", &["ls"]);
+    assert!(!listed.stdout.contains("weights"), "{}", listed.stdout);
+    assert_eq!(another("b", &["get", "10", "--out", &out]).status, 0);
+    assert_eq!(fs::read(format!("{out}/secret.bin")).unwrap(), b"root's");
+}
+
+/// A directory with a file, both of which only root can open.
+fn secret_set(cluster: &Cluster) -> String {
+    let folder = cluster.place.path("weights");
+    file_of(0, &format!("{folder}/secret.bin"), b"root's");
+    fs::set_permissions(&folder, Permissions::from_mode(0o700)).unwrap();
+    folder
 }
 
 /// The daemon is asked by another user, with words that the command line does not say, to send what only the
@@ -135,6 +156,12 @@ fn an_agent_opens_no_path_for_another_user() {
             assert_eq!(refused.kind(), Some(Kind::NotAllowed), "{refused}");
             assert!(refused.to_string().contains("opens no paths that user 65534 names"), "{refused}");
             assert!(agent.list(None).await.unwrap().is_empty());
+            // Nor does it send the files of a set that it has opened for its own user, or tell of them.
+            let sending = session.send(SET, &Receivers::All, &SendOptions::default()).await;
+            let refused = sending.err().unwrap();
+            assert_eq!(refused.kind(), Some(Kind::ObjectUnknown), "{refused}");
+            let refused = session.files(SET, None).await.unwrap().next().await.unwrap_err();
+            assert_eq!(refused.kind(), Some(Kind::ObjectUnknown), "{refused}");
         });
     }
     if !needs(&[Need::Root, Need::Tool("setpriv")]) {
@@ -144,6 +171,9 @@ fn an_agent_opens_no_path_for_another_user() {
     let secret = place.file("secret", b"root's");
     fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();
     let cluster = shared_cluster(place);
+    let id = SET.0.to_string();
+    let sent = cluster.at("a", &["send", &secret_set(&cluster), "--files", "--to", "b", "--id", &id]);
+    assert_eq!(sent.status, 0, "{}", sent.stderr);
     let mut again = Command::new("setpriv");
     again.args([&format!("--reuid={ONE}"), &format!("--regid={ONE}"), "--clear-groups"]);
     again.arg(std::env::current_exe().unwrap()).args(["--exact", "an_agent_opens_no_path_for_another_user"]);

@@ -33,7 +33,7 @@ pub(super) async fn put(
     let shape = shape(&first)?;
     let expected = Expected { length: Some(first.length), digest: Digest::None, user };
     super::sets::forget_what_has_gone(shared, id, user);
-    let receive = shared.catalog.begin_bring(id, user, first.private)?;
+    let receive = shared.catalog.begin_bring(id, user, user.holder(first.private))?;
     store(shared, receive, shape, expected, first, &mut requests).await?;
     let object = shared.catalog.wait(id, user, None, true).await?;
     Ok(convert::available(id, object, &shared.store.path(id), user))

@@ -1,16 +1,19 @@
 //! The objects of this host: added ones, received ones, and those that are on their way.
 
+mod ending;
 mod place;
 mod sets;
 mod table;
 mod versions;
 
+pub(super) use ending::Ending;
 pub(super) use sets::{Following, Lacking, Part, Set, part_id, printable};
 
 use super::choice::Choice;
 use super::store::{Description, Found};
 use super::users::{Holder, User};
 use crate::transfer::Arrivals;
+use ending::Endings;
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::object::{ObjectKind, Stamp};
 use polycast_types::{AppId, DataId, Handle, ModificationTime, ObjectId, format_bytes};
@@ -157,6 +160,7 @@ pub(crate) struct Catalog {
     /// Counts what readers may wait for: objects that became available, and tries that failed. `None` when
     /// there is no more to wait for.
     changes: watch::Sender<Option<u64>>,
+    endings: Arc<Endings>,
     objects_max: usize,
     receives_max: usize,
 }
@@ -186,7 +190,9 @@ impl Catalog {
             (id, State::Available { object, sends: 0 })
         });
         let inner = Inner { objects: objects.collect(), journal, ..Inner::default() };
-        Catalog { inner: Mutex::new(inner), changes: watch::Sender::new(Some(0)), objects_max, receives_max }
+        let (inner, changes) = (Mutex::new(inner), watch::Sender::new(Some(0)));
+        let endings = Arc::new(Endings::new(2 * receives_max));
+        Catalog { inner, changes, endings, objects_max, receives_max }
     }
 
     /// Puts in an added object, and gives what is there then. To add the same once more changes nothing: a
@@ -234,9 +240,9 @@ impl Catalog {
         self: &Arc<Self>,
         id: ObjectId,
         user: User,
-        private: bool,
+        holder: Holder,
     ) -> Result<Receive, Refusal> {
-        let progress = Progress { holder: Some(user.holder(private)), ..Progress::default() };
+        let progress = Progress { holder: Some(holder), ..Progress::default() };
         self.begin(id, progress, |inner| {
             let own = || inner.objects.values().filter(|state| state.is_of(user));
             let objects = own().count();
@@ -261,6 +267,7 @@ impl Catalog {
         inner.admit(id, self.objects_max)?;
         check(&inner)?;
         inner.admit_receive(self.receives_max)?;
+        let ending = self.endings.receive(Arc::clone(&progress.cancel))?;
         let progress = Arc::new(progress);
         inner.receiving += 1;
         inner.failures.retain(|(failed, _)| *failed != id);
@@ -275,6 +282,7 @@ impl Catalog {
             outcome: None,
             published: false,
             gathers: None,
+            _ending: ending,
         })
     }
 
@@ -509,6 +517,11 @@ impl Catalog {
         self.lock().objects.supersede(id);
     }
 
+    /// An object has taken the place of an older version.
+    pub(crate) fn renew(&self, id: ObjectId) {
+        self.lock().objects.renew(id);
+    }
+
     /// Pins an object, or lets it go again, once `write` has written that down; gives what it is then.
     pub(crate) fn pin(
         &self,
@@ -575,25 +588,6 @@ impl Catalog {
                 return false;
             }
         }
-    }
-
-    /// Ends all receiving.
-    pub(crate) fn cancel_receives(&self) {
-        for state in self.lock().objects.values() {
-            if let State::Receiving(progress) = state {
-                progress.cancel.store(true, Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// Waits until nothing is being received.
-    pub(crate) async fn receives_ended(&self) {
-        let mut changes = self.changes.subscribe();
-        let runs = || {
-            let inner = self.lock();
-            inner.receiving > 0 || !inner.gathering.is_empty()
-        };
-        while runs() && changes.changed().await.is_ok() {}
     }
 
     /// Sends away all who wait for an object.
@@ -710,6 +704,7 @@ pub(crate) struct Receive {
     published: bool,
     /// It is a set whose list is here, of this source.
     gathers: Option<Option<IpAddr>>,
+    _ending: Ending,
 }
 
 impl Receive {
@@ -856,7 +851,7 @@ mod tests {
         }
     }
 
-    fn description() -> Description {
+    pub(super) fn description() -> Description {
         let (name, root) = ("a".into(), "00".into());
         let kind = ObjectKind::File;
         Description { name, kind, length: 3, mode: 0o644, modified: None, root, holder: None, pinned: false }

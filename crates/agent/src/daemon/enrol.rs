@@ -7,6 +7,7 @@ use polycast_api::PROTOCOL_VERSION;
 use polycast_api::error::{Refusal, innermost};
 use polycast_api::manager::authority_client::AuthorityClient;
 use polycast_api::manager::{EnrollRequest, EnrollResponse};
+use polycast_net::store::sync_folder;
 use polycast_net::tls::{
     Binding, Claim, Expected, IdentityError, IdentityFiles, JoinToken, Remark, SealError, Security, Talk,
     pin_of_pem,
@@ -97,6 +98,27 @@ impl Enrolment {
         self.files(KEPT).security_of(&self.name, &self.manager)
     }
 
+    /// Loads a certificate that has come and has not taken its place, nor perhaps its key: an earlier run of
+    /// the agent ended before that.
+    fn come(&self) -> Result<Option<Security>, AgentError> {
+        let failed = |source| EnrolError::Folder { folder: self.folder.clone(), source };
+        for last in 1..COME.len() {
+            let files = std::array::from_fn(|at| if (1..=last).contains(&at) { COME[at] } else { KEPT[at] });
+            if let Ok(Some(security)) = self.files(files).security_of(&self.name, &self.manager) {
+                (1..=last).rev().try_for_each(|at| self.take_place(at)).map_err(failed)?;
+                tracing::info!("the certificate that came before the agent ended is taken");
+                return Ok(Some(security));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives a file that has come its place for good.
+    fn take_place(&self, at: usize) -> io::Result<()> {
+        fs::rename(self.file(COME[at]), self.file(KEPT[at]))?;
+        sync_folder(&self.folder)
+    }
+
     /// The agent's certificate: the one that is there, where it holds, or one for the token.
     pub(super) async fn enrol(&self, token: Option<&JoinToken>) -> Result<Security, AgentError> {
         let wrong = match self.kept() {
@@ -104,6 +126,9 @@ impl Enrolment {
             Ok(None) => String::new(),
             Err(error) => error.to_string(),
         };
+        if let Some(security) = self.come()? {
+            return Ok(security);
+        }
         let Some(token) = token else {
             return Err(EnrolError::NoToken { folder: self.folder.clone(), reason: wrong }.into());
         };
@@ -170,8 +195,8 @@ impl Enrolment {
         write(&self.file(COME[1]), &response.certificate).map_err(failed)?;
         self.files(COME).security_of(&self.name, &self.manager).map_err(EnrolError::Unusable)?;
         let renew_at = now().saturating_add(response.renew_after_s);
-        let kept =
-            (1..COME.len()).rev().try_for_each(|at| fs::rename(self.file(COME[at]), self.file(KEPT[at])));
+        // The key first, and for good: what is left where the power fails is a case of `come`.
+        let kept = (1..COME.len()).rev().try_for_each(|at| self.take_place(at));
         kept.and_then(|()| write(&self.file("renew-at"), &renew_at.to_string())).map_err(failed)
     }
 }
@@ -186,7 +211,8 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&other)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
-    fs::rename(&other, path)
+    fs::rename(&other, path)?;
+    path.parent().map_or(Ok(()), sync_folder)
 }
 
 /// By what an agent asks.
@@ -383,6 +409,35 @@ mod tests {
         renew(own.answer("b", &key)).unwrap();
         assert!(files()[0] == before[0] && files()[1] != before[1] && files()[2] != before[2]);
         enrolment.kept().unwrap().unwrap();
+    }
+
+    /// A kill between the two renames leaves a new key beside the old certificate, or beside none; one before
+    /// them leaves both beside what may not hold any more.
+    #[tokio::test]
+    async fn a_certificate_that_had_come_before_a_kill_takes_its_place() {
+        let (own, evil) = (Authority::new(), Authority::new());
+        for (key_file, is_first) in [("key.pem", false), ("key.pem", true), ("key.come", true)] {
+            let (_folder, enrolment) = enrolment("127.0.0.1:9");
+            let file = |name| enrolment.file(name);
+            enrolled(&own, &enrolment);
+            if is_first {
+                fs::remove_file(file("cert.pem")).unwrap();
+                fs::remove_file(file("renew-at")).unwrap();
+            }
+            let key = KeyPair::generate().unwrap();
+            write(&file(key_file), &key.serialize_pem()).unwrap();
+            for certificate in [evil.answer("b", &key), own.answer("c", &key)] {
+                write(&file("cert.come"), &certificate.certificate).unwrap();
+                let refused = enrolment.enrol(None).await.expect_err("another one's certificate");
+                assert!(refused.to_string().contains("start the agent with --token"), "{refused}");
+            }
+            let certificate = own.answer("b", &key).certificate;
+            write(&file("cert.come"), &certificate).unwrap();
+            assert!(enrolment.enrol(None).await.is_ok(), "{key_file}, first {is_first}");
+            assert_eq!(fs::read_to_string(file("cert.pem")).unwrap(), certificate);
+            assert!(!file("cert.come").exists() && !file("key.come").exists());
+            enrolment.kept().unwrap().unwrap();
+        }
     }
 
     /// A member that stands where the manager is expected hears nothing: no token, no proof, no request.

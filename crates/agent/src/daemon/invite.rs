@@ -6,7 +6,7 @@ pub(super) use delta::Threads;
 
 use self::delta::Base;
 use super::Shared;
-use super::catalog::{Coming, Confirm, Receive, Send};
+use super::catalog::{Coming, Confirm, Ending, Receive, Send};
 use super::sets;
 use super::store::{Arrived, Description};
 use super::users::User;
@@ -200,7 +200,7 @@ enum Answer {
     /// The object comes, perhaps into the pages of one that was here.
     Receive(Admitted),
     /// It is here, or is a set whose list is: the source is told so.
-    Confirm(Option<Confirm>, Held),
+    Confirm(Option<Confirm>, Held, Ending),
 }
 
 /// An object that may come.
@@ -299,7 +299,9 @@ fn join(
         (Ok(Answer::Receive(admitted)), Ok(())) => {
             run(shared, invitation, (permitted, place.address), admitted);
         }
-        (Ok(Answer::Confirm(guard, held)), Ok(())) => confirm(shared, invitation, permitted, (guard, &held)),
+        (Ok(Answer::Confirm(guard, held, ending)), Ok(())) => {
+            confirm(shared, invitation, permitted, (guard, &held, &ending));
+        }
         (Ok(_), Err(error)) => tracing::warn!(%error, "an invitation failed"),
         (Err(_), _) => {}
     }
@@ -447,7 +449,8 @@ fn held(shared: &Shared, invitation: &Invitation) -> Option<Answer> {
     }
     let path = guard.object().added_from.clone().unwrap_or_else(|| shared.store.path(invitation.object));
     let bytes = super::sends::open(guard.object(), &path).ok()?;
-    Some(Answer::Confirm(Some(guard), Held { object: invitation.object, length, root, bytes }))
+    let held = Held { object: invitation.object, length, root, bytes };
+    Some(Answer::Confirm(Some(guard), held, shared.catalog.ending().ok()?))
 }
 
 /// Returns the answer if the list of a set is here whose files are on their way: another source continues
@@ -464,7 +467,8 @@ fn gathered(shared: &Shared, invitation: &Invitation) -> Option<Answer> {
         progress.cancel.store(true, Ordering::Relaxed);
     }
     let bytes: Arc<dyn ObjectSource> = Arc::new(bytes);
-    is_it.then_some(Answer::Confirm(None, Held { object: invitation.object, length, root, bytes }))
+    let held = Held { object: invitation.object, length, root, bytes };
+    if is_it { Some(Answer::Confirm(None, held, shared.catalog.ending().ok()?)) } else { None }
 }
 
 /// Tells a source that the object is here.
@@ -472,9 +476,9 @@ fn confirm(
     shared: &Arc<Shared>,
     invitation: &Invitation,
     permitted: Option<Permitted>,
-    (guard, held): (Option<Confirm>, &Held),
+    (guard, held, ending): (Option<Confirm>, &Held, &Ending),
 ) {
-    let spec = receiver(shared, invitation, (Arc::default(), permitted));
+    let spec = receiver(shared, invitation, (ending.flag(), permitted));
     match shared.engine.confirm(&spec, held) {
         Ok(()) => tracing::info!(object = %invitation.object, "it is here already, and the source knows"),
         Err(error) => tracing::warn!(object = %invitation.object, %error, "not confirmed"),

@@ -148,6 +148,8 @@ struct Table {
     /// Transfers whose tasks have not ended, those that are out of the table too.
     running: usize,
     next_number: u64,
+    /// The agent ends: a transfer that began now would outlive it.
+    is_over: bool,
 }
 
 /// A caller that watches a transfer; it is cancelled when the last one goes.
@@ -174,6 +176,9 @@ impl Sends {
         let Wish { object, ref receivers, detached, user, .. } = wish;
         let key = Key { object, receivers: sorted(receivers) };
         let mut table = self.lock();
+        if table.is_over {
+            return Err(Refusal::new(Kind::Cancelled, "the agent is shutting down"));
+        }
         if let Some(sending) = table.sendings.get_mut(&key) {
             sending.watchers += 1;
             sending.detached |= detached;
@@ -323,9 +328,11 @@ impl Sends {
         Ok(())
     }
 
-    /// Ends all transfers.
+    /// Ends all transfers; none begins from now on.
     pub(super) fn cancel_all(&self) {
-        self.lock().sendings.values().for_each(|sending| sending.cancel.set());
+        let mut table = self.lock();
+        table.is_over = true;
+        table.sendings.values().for_each(|sending| sending.cancel.set());
     }
 
     /// Waits until no transfer runs.

@@ -80,21 +80,22 @@ fn add_here(shared: &Arc<Shared>, to_add: ToAdd) -> Result<(), Refusal> {
     let manifest = manifest.map_err(failed)?;
     let bytes = manifest.to_bytes();
     let root = hex(blake3::hash(&bytes).as_bytes());
-    // The same once more changes nothing.
-    if let Some(Snapshot::Available(there)) = shared.catalog.get(id)
-        && (there.kind, &there.root) == (ObjectKind::Set, &root)
-    {
-        return Ok(());
-    }
     let set = Arc::new(Set::of(id, manifest)?);
-    let receive = shared.catalog.begin_bring(id, user, private)?;
-    shared.catalog.list_files(id, Arc::clone(&set));
-    let entered = set.parts().iter().try_for_each(|part| {
+    let enter = |part: &Part| {
         let Some((path, source)) = lies.get(&part.id) else {
             return Err(Refusal::new(Kind::Internal, format!("a file of set {id} is nowhere")));
         };
         shared.catalog.add_part(part, available(part, path, source, user.holder(private)), is_fresh)
-    });
+    };
+    // The same once more changes nothing but where its files lie. It is not removed meanwhile.
+    if let Ok(there) = shared.catalog.begin_send(id)
+        && (there.object.kind, &there.object.root) == (ObjectKind::Set, &root)
+    {
+        return set.parts().iter().try_for_each(enter);
+    }
+    let receive = shared.catalog.begin_bring(id, user, user.holder_in_place(private))?;
+    shared.catalog.list_files(id, Arc::clone(&set));
+    let entered = set.parts().iter().try_for_each(enter);
     if let Err(refusal) = entered {
         receive.fail(refusal.clone());
         forget_files(shared, &set, User::agent());

@@ -466,6 +466,7 @@ impl Store {
 
     /// Determines at a start which object the bytes are.
     fn look_at(&self, object: ObjectId) -> io::Result<Option<Found>> {
+        let noted = fs::metadata(self.file(object, DESCRIPTION));
         let described = self.description(object);
         let standing = match &described {
             Ok(None) => Described::Nothing,
@@ -475,10 +476,14 @@ impl Store {
             },
             Err(_) => Described::Unreadable,
         };
+        // Under relatime the kernel may take this reading for a use of the object: the time is put back.
+        if let Some(used) = noted.as_ref().ok().and_then(|noted| noted.accessed().ok()) {
+            self.note_use(object, used);
+        }
         let bytes = fs::symlink_metadata(self.path(object)).ok().filter(fs::Metadata::is_file);
         match (keeping::verdict(bytes.as_ref().map(fs::Metadata::len), standing), described) {
             (Verdict::Whole, Ok(Some(description))) => {
-                let metadata = fs::metadata(self.file(object, DESCRIPTION))?;
+                let metadata = noted?;
                 let described = metadata.modified()?;
                 // Of one that was pinned meanwhile the description is younger than the bytes are.
                 let since =
@@ -521,7 +526,12 @@ impl Store {
                 .modified_seconds
                 .and_then(|seconds| ModificationTime::new(seconds, written.modified_nanos)),
             root: written.root,
-            holder: written.brought_by.map(|uid| Holder { uid, private: written.private }),
+            // A set that a user of this host has was added by its path: `Put` takes none.
+            holder: written.brought_by.map(|uid| Holder {
+                uid,
+                private: written.private,
+                in_place: written.set,
+            }),
             pinned: written.pinned,
         }))
     }

@@ -19,6 +19,8 @@ pub(crate) struct Holder {
     pub uid: u32,
     /// Other users are not to see it.
     pub private: bool,
+    /// It is a set whose files lie where the user has them: other users are not to read them there.
+    pub in_place: bool,
 }
 
 /// The user who calls.
@@ -68,7 +70,12 @@ impl User {
 
     /// Returns the holder of the objects that it brings.
     pub(crate) fn holder(self, private: bool) -> Holder {
-        Holder { uid: self.uid, private }
+        Holder { uid: self.uid, private, in_place: false }
+    }
+
+    /// Returns the holder of the sets that it adds.
+    pub(crate) fn holder_in_place(self, private: bool) -> Holder {
+        Holder { in_place: true, ..self.holder(private) }
     }
 
     pub(crate) fn uid(self) -> u32 {
@@ -88,7 +95,8 @@ impl User {
     /// Returns true if it may read and send an object; `in_place` is one that lies where its holder has it.
     pub(crate) fn may_see(self, holder: Option<Holder>, in_place: bool) -> bool {
         let is_own = holder.is_some_and(|holder| holder.uid == self.uid);
-        !self.is_other() || is_own || !(in_place || holder.is_some_and(|holder| holder.private))
+        let is_hidden = |holder: Holder| holder.private || holder.in_place;
+        !self.is_other() || is_own || !(in_place || holder.is_some_and(is_hidden))
     }
 
     /// Returns true if it may end or remove anything that this user has begun; `None` is the agent's.

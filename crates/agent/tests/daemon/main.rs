@@ -2,6 +2,7 @@
 
 mod classes;
 mod deltas;
+mod ending;
 mod eviction;
 mod fills;
 mod impostors;

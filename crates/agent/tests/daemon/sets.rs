@@ -172,6 +172,37 @@ async fn a_file_is_usable_before_the_set_is_whole() {
     stopped(agents, manager).await;
 }
 
+/// A directory that was moved, or copied with its times, is added again: the set is the same, and its files
+/// are taken from where they are now.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_set_that_is_added_again_has_its_files_where_they_are_now() {
+    let (manager, world, agents) = cluster("fabrics = ['tcp-chain']", ["a", "b"]).await;
+    let (source, b) = (agents[0].session(1).await, agents[1].session(1).await);
+    let one = noise(300_000);
+    let files: [(&str, &[u8]); 2] = [("a.bin", &one), ("w/z.bin", b"small")];
+    let first = folder(&world, "first", &files);
+    let set = add(&source, SET, &first).await;
+    let second = world.folder.path().join("second");
+    std::fs::rename(&first, &second).unwrap();
+    assert_eq!(add(&source, SET, &second).await, set, "the same set at another place");
+    check(&source, SET, &files).await;
+    // Other files with all that the list names of them, as a copy that keeps the times has them.
+    let third = folder(&world, "third", &files);
+    for name in ["a.bin", "w/z.bin", "w", ""] {
+        let time = std::fs::metadata(second.join(name)).unwrap().modified().unwrap();
+        std::fs::File::open(third.join(name)).unwrap().set_modified(time).unwrap();
+    }
+    std::fs::remove_dir_all(&second).unwrap();
+    std::fs::rename(&third, &second).unwrap();
+    assert_eq!(add(&source, SET, &second).await, set, "the same set of other files");
+    let sending = source.send(SET, &Receivers::All, &SendOptions::default()).await.unwrap();
+    let (told_events, error) = events(sending).await;
+    let Some(Event::Finished(report)) = told_events.last() else { panic!("{told_events:?} {error:?}") };
+    assert!(report.is_complete(), "{report:?}");
+    check(&b, SET, &files).await;
+    stopped(agents, manager).await;
+}
+
 /// Hands an object to an agent as a source does that says what it likes.
 fn hand_over(
     world: &World,

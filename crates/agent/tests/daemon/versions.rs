@@ -7,11 +7,11 @@ use polycast_agent::daemon::{Agent, Engine};
 use polycast_agent::transfer::{Received, ReceiverProgress, ReceiverSpec, Report, SourceSpec, TransferError};
 use polycast_api::agent::Object;
 use polycast_api::agent::send_event::Event;
-use polycast_api::client::{Receivers, SendOptions, Session, Versions, Watching};
+use polycast_api::client::{Receivers, SendOptions, Session, Versions, Wait, Watching};
 use polycast_api::error::Kind;
 use polycast_net::object::ObjectSource;
 use polycast_testing::HANG;
-use polycast_types::{AppId, DataId};
+use polycast_types::{AppId, DataId, Duration as Span};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
@@ -106,6 +106,62 @@ async fn of_a_version_only_what_has_changed_is_sent() {
     let mut seen = vec![0; before.len()];
     file.read_exact_at(&mut seen, 0).unwrap();
     assert!(seen == before, "the second version was written over");
+    stopped(agents, manager).await;
+}
+
+/// Publishes an object of this length, whose bytes are all its number, as the next version of a topic; the
+/// receiver has it then. It has rested when the next one comes.
+async fn follows(world: &World, source: &Session, versions: &mut Versions, next: (&str, u64, usize)) {
+    let (topic, number, len) = next;
+    let path = world.folder.path().join(format!("object-{number}"));
+    if !path.exists() {
+        world.file(&format!("object-{number}"), &vec![number as u8; len]);
+    }
+    source.add(DataId(number), &path).await.unwrap();
+    let published = source.publish(topic, None, DataId(number), Some(LONG)).await.unwrap();
+    assert!(published.missing.is_empty(), "{published:?}");
+    while committed(versions).await.0 != published.version {}
+    tokio::time::sleep(Duration::from_millis(700)).await;
+}
+
+/// The last version of a topic keeps its pages while another topic, which began with it, moves on.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_version_of_a_topic_stays_where_another_topic_moves_on() {
+    let _none_is_made = MAKING.read().await;
+    let settings = "[objects]\nsettle-ms = 100\n[ip-multicast]\npool = '239.255.69.32/28'\nport = 17421";
+    let (manager, world, agents) = cluster(settings, ["a", "b"]).await;
+    let (a, b) = (agents[0].session(1).await, agents[1].session(1).await);
+    let mut stable = b.subscribe("stable").await.unwrap();
+    let mut latest = b.subscribe("latest").await.unwrap();
+    follows(&world, &a, &mut stable, ("stable", 1, 5_000)).await;
+    follows(&world, &a, &mut latest, ("latest", 1, 5_000)).await;
+    // The last one is as long as the first.
+    for (number, len) in [(2, 5_002), (3, 5_003), (4, 5_000)] {
+        follows(&world, &a, &mut latest, ("latest", number, len)).await;
+    }
+    let kept = b.read(DataId(1), Wait::WhileComing(Some(Span::ZERO))).await.unwrap();
+    assert!(std::fs::read(&kept.path).unwrap() == [1; 5_000], "the pages of the first one have other bytes");
+    // Once that topic has moved on too, none needs it.
+    for (number, len) in [(5, 5_005), (6, 5_006), (7, 5_000)] {
+        follows(&world, &a, &mut stable, ("stable", number, len)).await;
+    }
+    b.read(DataId(1), Wait::WhileComing(Some(Span::ZERO))).await.unwrap_err();
+    stopped(agents, manager).await;
+}
+
+/// A version that comes back as the last one is as good as a new one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_that_has_come_back_stays() {
+    let _none_is_made = MAKING.read().await;
+    let settings = "[objects]\nsettle-ms = 100\n[ip-multicast]\npool = '239.255.69.48/28'\nport = 17422";
+    let (manager, world, agents) = cluster(settings, ["a", "b"]).await;
+    let (a, b) = (agents[0].session(1).await, agents[1].session(1).await);
+    let mut versions = b.subscribe("policy").await.unwrap();
+    for (number, len) in [(1, 5_000), (2, 5_002), (3, 5_003), (1, 5_000), (4, 5_000)] {
+        follows(&world, &a, &mut versions, ("policy", number, len)).await;
+    }
+    let kept = b.read(DataId(1), Wait::WhileComing(Some(Span::ZERO))).await.unwrap();
+    assert!(std::fs::read(&kept.path).unwrap() == [1; 5_000], "the pages of the first one have other bytes");
     stopped(agents, manager).await;
 }
 

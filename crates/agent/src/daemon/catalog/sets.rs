@@ -406,6 +406,7 @@ impl Part {
 mod tests {
     use super::super::Description;
     use super::*;
+    use crate::daemon::store::Store;
     use polycast_net::archive::TreeSource;
     use polycast_net::object::ObjectKind;
     use std::fs;
@@ -509,12 +510,47 @@ mod tests {
         let kind = ObjectKind::File;
         let (mode, modified) = (0o644, None);
         let brought = Description { name, kind, length: 1, mode, modified, root, holder, pinned: false };
-        catalog.begin_bring(b, agent, false).unwrap().complete(brought);
+        catalog.begin_bring(b, agent, agent.holder(false)).unwrap().complete(brought);
         for (id, says) in [(a, "is pinned"), (b, "brought by itself")] {
             let refusal = catalog.delete_part(id, agent, || Ok(true)).unwrap_err();
             assert!(refusal.message.contains(says), "{refusal}");
         }
         catalog.delete_part(c, agent, || Ok(true)).unwrap();
+    }
+
+    /// A set that a user of this host has added is there for that user, the agent's and root: while it is
+    /// being added, when it is here, and when an agent that starts again finds it. One that has come from
+    /// elsewhere is for all.
+    #[test]
+    fn an_added_set_is_not_for_other_users() {
+        let catalog = Arc::new(Catalog::new(100, 10, Vec::new()));
+        let agent = User::agent();
+        let other = User::numbered(agent.uid() + 1);
+        let sees = |catalog: &Catalog, user: User| {
+            catalog.list(None).iter().any(|(_, there)| there.is_for(user))
+                && catalog.check_for(app(1), user).is_ok()
+        };
+        let adding = catalog.begin_bring(app(1), agent, agent.holder_in_place(false)).unwrap();
+        assert!(sees(&catalog, agent) && !sees(&catalog, other), "while it is being added");
+        let (name, root) = ("a".into(), hex(&[0; 32]));
+        let (kind, length, mode, modified) = (ObjectKind::Set, 4, 0o644, None);
+        let holder = adding.progress().holder;
+        let added = Description { name, kind, length, mode, modified, root, holder, pinned: false };
+        adding.complete(added.clone());
+        assert!(sees(&catalog, agent) && !sees(&catalog, other), "when it is here");
+        let refusal = catalog.delete(app(1), other, || Ok(true)).unwrap_err();
+        assert_eq!(refusal.kind, Kind::ObjectUnknown);
+        let folder = tempfile::tempdir().unwrap();
+        let (store, _) = Store::open(folder.path()).unwrap();
+        fs::write(store.path(app(1)), b"list").unwrap();
+        store.describe(app(1), &added).unwrap();
+        drop(store);
+        let (_, found) = Store::open(folder.path()).unwrap();
+        let again = Catalog::new(100, 10, found);
+        assert!(sees(&again, agent) && !sees(&again, other), "after a restart");
+        let elsewhere = Arc::new(Catalog::new(100, 10, Vec::new()));
+        receive(&elsewhere, app(1), ObjectKind::Set, 4, &[0; 32]);
+        assert!(sees(&elsewhere, agent) && sees(&elsewhere, other), "what has come");
     }
 
     /// A set of many files: to take it in, and to follow it, takes a few looks for each file, and not one for

@@ -83,6 +83,14 @@ impl Table {
         }
     }
 
+    /// An object is a last version, perhaps once more: it stays as long as others do.
+    pub(super) fn renew(&mut self, id: ObjectId) {
+        if let Some(State::Available { object, .. }) = self.states.get_mut(&id) {
+            object.superseded = false;
+            self.superseded.remove(&(object.length, id));
+        }
+    }
+
     /// Returns true if a newer version has replaced an object of this length.
     pub(super) fn has_superseded(&self, length: u64) -> bool {
         let first = ObjectId { app: AppId([0; 16]), data: DataId(0) };

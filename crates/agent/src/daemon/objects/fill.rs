@@ -168,7 +168,7 @@ async fn begin(objects: &Objects, id: ObjectId, user: User) -> Result<Option<Rec
         sets::forget_what_has_gone(shared, id, user);
         // What a key names is for all, and counts for the user who has brought it.
         let begun = match user.is_other() {
-            true => shared.catalog.begin_bring(id, user, false),
+            true => shared.catalog.begin_bring(id, user, user.holder(false)),
             false => shared.catalog.begin_receive(id),
         };
         match begun {

@@ -39,6 +39,17 @@ struct Topic {
     standing: watch::Sender<TopicStanding>,
 }
 
+impl Topics {
+    /// Returns true if an object is a version of any topic that is about to come, the last one, or the one
+    /// before.
+    fn need(&self, object: ObjectId) -> bool {
+        self.topics.values().any(|topic| {
+            let TopicStanding { staged, committed, previous, .. } = &*topic.standing.borrow();
+            [staged, committed, previous].into_iter().flatten().any(|(_, id)| *id == object)
+        })
+    }
+}
+
 /// State of a topic: the version that is about to come, and the last that is committed.
 #[derive(Clone, Default, Debug)]
 struct TopicStanding {
@@ -193,7 +204,8 @@ impl Objects {
         let transfers = self.published().get(&object).cloned().unwrap_or_default();
         drop(publication);
         let missing = published.missing.into_iter();
-        let missing = missing.map(|one| MissingSubscriber { name: one.name, reason: one.reason, kind: one.kind });
+        let missing =
+            missing.map(|one| MissingSubscriber { name: one.name, reason: one.reason, kind: one.kind });
         let missing = missing.collect();
         Ok(PublishResponse {
             version: published.number,
@@ -331,20 +343,15 @@ impl Objects {
         let topics = self.topics();
         let Some(topic) = topics.topics.get(&news.topic) else { return };
         let new = (version.number, object);
-        topic.standing.send_if_modified(|standing| {
+        let mut followed = None;
+        let is_news = topic.standing.send_if_modified(|standing| {
             let known = standing.committed.map_or(0, |(number, _)| number);
             // A manager says again in every session what is the last.
             let is_news = standing.committed.is_none() || version.number > known;
             match (news.committed, is_news) {
                 (true, true) => {
                     // The one before is still being read by those who have not heard of this one.
-                    // It may also have come back as the last one.
-                    if let Some((_, before)) = standing.previous
-                        && before != object
-                        && standing.committed.is_none_or(|(_, last)| last != before)
-                    {
-                        self.shared.catalog.supersede(before);
-                    }
+                    followed = standing.previous;
                     (standing.previous, standing.committed, standing.staged) = (
                         standing.committed,
                         Some(new),
@@ -356,6 +363,13 @@ impl Objects {
             }
             true
         });
+        if is_news {
+            // It may be one that had been followed by others, and has come back.
+            self.shared.catalog.renew(object);
+        }
+        if let Some((_, before)) = followed.filter(|(_, before)| !topics.need(*before)) {
+            self.shared.catalog.supersede(before);
+        }
     }
 
     pub(super) fn topic_refused(&self, refused: manager::TopicRefused) {

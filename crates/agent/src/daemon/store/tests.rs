@@ -16,7 +16,7 @@ fn description(length: u64) -> Description {
         mode: 0o750,
         modified: ModificationTime::new(-5, 999_999_999),
         root: "00ff".into(),
-        holder: Some(Holder { uid: 1_000, private: true }),
+        holder: Some(Holder { uid: 1_000, private: true, in_place: false }),
         pinned: true,
     }
 }
@@ -146,6 +146,33 @@ fn a_folder_that_others_can_change_is_refused() {
     fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
     let error = Store::open(&open).err().unwrap().to_string();
     assert!(error.contains("other users can change"), "{error}");
+}
+
+/// Reading a description is no use of its object: a start finds the times of the last requests, and so does
+/// the start after it.
+#[test]
+fn a_start_leaves_the_times_of_use_as_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, _) = Store::open(folder.path()).unwrap();
+    // Some file systems keep no parts of a second.
+    let now =
+        SystemTime::UNIX_EPOCH + Duration::from_secs(SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs());
+    let hours_ago = |hours: u64| now - Duration::from_secs(hours * 3_600);
+    let used = [hours_ago(48), hours_ago(1)];
+    for (data, used) in (1..).zip(used) {
+        fs::write(store.path(object(data)), b"abc").unwrap();
+        store.describe(object(data), &description(3)).unwrap();
+        for extension in [BYTES, DESCRIPTION] {
+            let file = OpenOptions::new().write(true).open(store.file(object(data), extension)).unwrap();
+            file.set_modified(hours_ago(72)).unwrap();
+        }
+        store.note_use(object(data), used);
+    }
+    drop(store);
+    for start in ["first", "second"] {
+        let (_, found) = Store::open(folder.path()).unwrap();
+        assert_eq!(found.iter().map(|one| one.used).collect::<Vec<_>>(), used, "{start}");
+    }
 }
 
 /// Bytes that have come, in their part file.
