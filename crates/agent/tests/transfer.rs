@@ -7,6 +7,7 @@ use polycast_agent::transfer::{
     Held, OlderVersions, Options, Path, Prepared, Received, ReceiverSpec, Receivers, Rendezvous, Report,
     Sink, SourceSpec, TransferError, confirm, prepare, receive,
 };
+use polycast_net::archive::TreeSource;
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
 use polycast_net::store::part_path;
 use polycast_types::{Duration, ObjectId};
@@ -14,7 +15,7 @@ use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 /// Payload of a fragment on the loopback interface, whose MTU is capped at 9,000 bytes.
@@ -491,6 +492,114 @@ fn holes_of_a_file_are_not_sent() {
         let blocks = std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&target).unwrap());
         assert!(blocks * 512 < 1 << 20, "{blocks} blocks");
     }
+}
+
+/// Brings what is at the target up to date.
+fn update(kind: ObjectKind, source: Arc<dyn ObjectSource>, target: &std::path::Path) -> Received {
+    let spec = SourceSpec { kind, source, ..spec(Vec::new(), 1, multicast(), patient()) };
+    let prepared = prepare(spec).unwrap();
+    let options = Options { update: true, ..patient() };
+    let running = start_receiver(&prepared, "r0", target.to_path_buf(), options);
+    prepared.run(&mut |_| ()).unwrap();
+    running.join().unwrap().unwrap()
+}
+
+/// Bytes where the object has holes are not the object, however equal the rest is.
+#[test]
+fn what_differs_in_holes_only_is_brought_up_to_date() {
+    let dir = polycast_testing::folder_in_memory();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    std::fs::File::create(&from).unwrap().set_len(4 << 20).unwrap();
+    std::fs::write(&to, vec![0xff; 4 << 20]).unwrap();
+    for unchanged in [false, true] {
+        let received = update(ObjectKind::File, Arc::new(FileSource::open(&from).unwrap()), &to);
+        assert!(std::fs::read(&to).unwrap() == std::fs::read(&from).unwrap(), "unchanged: {unchanged}");
+        assert_eq!((received.unchanged, received.spared_bytes), (unchanged, 0));
+    }
+}
+
+/// All groups of the object are in the directory, and some of them are elsewhere: it is not the object.
+#[test]
+fn what_has_moved_within_a_directory_is_brought_up_to_date() {
+    let dir = polycast_testing::folder_in_memory();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(981_158_400);
+    let make = |folder: &std::path::Path, bytes: &[u8]| {
+        std::fs::create_dir(folder).unwrap();
+        std::fs::write(folder.join("file"), bytes).unwrap();
+        for path in [folder.join("file"), folder.to_path_buf()] {
+            std::fs::File::open(path).unwrap().set_modified(time).unwrap();
+        }
+    };
+    let object = bytes(4 << 20);
+    make(&from, &object);
+    let mut begin = vec![0; 8 << 10];
+    TreeSource::open(&from).unwrap().read_exact_at(&mut begin, 0).unwrap();
+    let headers_len = begin.windows(64).position(|window| *window == object[..64]).unwrap();
+    // Whole groups take each other's places. The first one has the headers, and stays.
+    let mut moved = object.clone();
+    moved[(1 << 18) - headers_len..(15 << 18) - headers_len].rotate_left(5 << 18);
+    make(&to, &moved);
+    for unchanged in [false, true] {
+        let received = update(ObjectKind::Directory, Arc::new(TreeSource::open(&from).unwrap()), &to);
+        assert!(std::fs::read(to.join("file")).unwrap() == object, "unchanged: {unchanged}");
+        assert_eq!((received.unchanged, received.spared_bytes), (unchanged, received.bytes));
+    }
+}
+
+/// An object before whose last part the disk is slow: each read takes a turn of the source. It counts the
+/// slow reads of which the caller has heard nothing.
+struct SlowBefore {
+    bytes: Vec<u8>,
+    slow_until: u64,
+    unheard: AtomicUsize,
+    unheard_most: AtomicUsize,
+}
+
+/// Time that a slow read takes: longer than a turn of reading, and than the interval between two events.
+const SLOW_READ: std::time::Duration = std::time::Duration::from_millis(120);
+
+impl ObjectSource for SlowBefore {
+    fn len(&self) -> u64 {
+        ObjectSource::len(&self.bytes)
+    }
+
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
+        if offset < self.slow_until && buffer.len() == 256 << 10 {
+            let unheard = self.unheard.fetch_add(1, Ordering::Relaxed) + 1;
+            self.unheard_most.fetch_max(unheard, Ordering::Relaxed);
+            std::thread::sleep(SLOW_READ);
+        }
+        self.bytes.read_exact_at(buffer, offset)
+    }
+}
+
+/// With a first byte near the end all before it is hashed before a packet leaves. The source hears its
+/// receivers and its caller between two reads.
+#[test]
+fn a_source_listens_while_it_hashes_up_to_the_first_byte() {
+    const GROUPS: usize = 40;
+    let object = bytes(GROUPS << 18);
+    let slow = Arc::new(SlowBefore {
+        bytes: object.clone(),
+        slow_until: 30 << 18,
+        unheard: AtomicUsize::new(0),
+        unheard_most: AtomicUsize::new(0),
+    });
+    let options = Options { first_byte: object.len() as u64 - 1, ..patient() };
+    let sending = SourceSpec { source: Arc::clone(&slow) as _, ..spec(Vec::new(), 2, multicast(), options) };
+    let prepared = prepare(sending).unwrap();
+    let dir = polycast_testing::folder_in_memory();
+    let targets = ["a", "b"].map(|name| dir.path().join(name));
+    let running: Vec<Receiving> =
+        targets.iter().map(|target| start_receiver(&prepared, "r", target.clone(), patient())).collect();
+    let report = prepared.run(&mut |_| slow.unheard.store(0, Ordering::Relaxed)).unwrap();
+    running.into_iter().for_each(|receiver| drop(receiver.join().unwrap().unwrap()));
+    assert!(report.receivers.iter().all(|receiver| receiver.verified), "{report:?}");
+    assert!(targets.iter().all(|target| std::fs::read(target).unwrap() == object));
+    assert_eq!(report.fabric, "ip-multicast");
+    let most = slow.unheard_most.load(Ordering::Relaxed);
+    assert!(most <= 2, "{most} reads in a turn");
 }
 
 #[test]

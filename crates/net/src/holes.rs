@@ -1,8 +1,10 @@
 //! Holes of files: runs of zeros that take no room, and are not sent.
 
-use rustix::fs::SeekFrom;
+use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::io::Errno;
 use std::fs::{File, Metadata};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 /// So many zeros, where they lie aligned, become a hole.
@@ -34,12 +36,37 @@ pub(crate) fn has_holes(metadata: &Metadata) -> bool {
 
 /// Writes bytes where nothing was written before: zeros that would fill an aligned piece are left out.
 pub(crate) fn write_sparse(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+    write_pieces(file, bytes, at, |_, _| Ok(()))
+}
+
+/// Writes bytes over whatever is there: zeros that would fill an aligned piece become a hole or, on a file
+/// system without holes, are written.
+pub(crate) fn write_over(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+    write_pieces(file, bytes, at, |zeros, at| {
+        punch(file, at..at + zeros.len() as u64).or_else(|_| file.write_all_at(zeros, at))
+    })
+}
+
+/// Makes a hole, which reads as zeros, and leaves the file's length as it is.
+pub(crate) fn punch(file: &File, bytes: Range<u64>) -> Result<(), Errno> {
+    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(file, how, bytes.start, bytes.end - bytes.start)
+}
+
+/// Writes bytes, and gives zeros that would fill an aligned piece, and their place, to `zeros` instead.
+fn write_pieces(
+    file: &File,
+    bytes: &[u8],
+    at: u64,
+    zeros: impl Fn(&[u8], u64) -> io::Result<()>,
+) -> io::Result<()> {
     let (mut begin, mut end) = (0, 0);
     while end < bytes.len() {
         let piece = (HOLE_LEN - (at + end as u64) % HOLE_LEN) as usize;
         let to = bytes.len().min(end + piece);
         if to - end == HOLE_LEN as usize && bytes[end..to].iter().all(|byte| *byte == 0) {
             file.write_all_at(&bytes[begin..end], at + begin as u64)?;
+            zeros(&bytes[end..to], at + end as u64)?;
             begin = to;
         }
         end = to;
@@ -50,6 +77,21 @@ pub(crate) fn write_sparse(file: &File, bytes: &[u8], at: u64) -> io::Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_shows_through_what_is_written_over_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        let piece = HOLE_LEN as usize;
+        file.write_all_at(&vec![7; 5 * piece], 0).unwrap();
+        let mut bytes = vec![0; 4 * piece];
+        bytes[piece + 9..2 * piece].fill(1);
+        write_over(&file, &bytes, 100).unwrap();
+        let mut expected = vec![7; 5 * piece];
+        expected[100..100 + bytes.len()].copy_from_slice(&bytes);
+        assert!(std::fs::read(&path).unwrap() == expected);
+    }
 
     #[test]
     fn holes_are_counted_as_a_copy_has_them() {

@@ -13,12 +13,12 @@ use crate::file_system::{
     name_len_max, set_mode, set_time,
 };
 use crate::hash::hex;
-use crate::holes::HOLE_LEN;
+use crate::holes::{HOLE_LEN, punch};
 use crate::lease::{Alone, is_alone};
 pub use held::Held;
 use polycast_types::ModificationTime;
 use room::Room;
-use rustix::fs::{Access, CWD, FallocateFlags, Mode, OFlags, RenameFlags, SeekFrom};
+use rustix::fs::{Access, CWD, Mode, OFlags, RenameFlags, SeekFrom};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -282,11 +282,8 @@ impl PartFile {
     /// Makes a hole, whatever an earlier try has left there; on a file system without holes zeros are
     /// written.
     fn write_zeros(&self, zeros: &[u8], offset: u64) -> io::Result<()> {
-        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match rustix::fs::fallocate(&self.held.file, how, offset, zeros.len() as u64) {
-            Ok(()) => Ok(()),
-            Err(_) => self.write_bytes(zeros, offset),
-        }
+        let end = offset + zeros.len() as u64;
+        punch(&self.held.file, offset..end).or_else(|_| self.write_bytes(zeros, offset))
     }
 
     /// Writes bytes, a second time where there was no room and more could be made.

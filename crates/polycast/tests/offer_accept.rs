@@ -430,6 +430,47 @@ fn what_is_offered_does_not_choose_what_it_replaces() {
     });
 }
 
+/// The source chooses the name: the directory that the user lives or works in stays, also with `--force` and
+/// `--update`, and the source serves another receiver.
+#[test]
+fn an_offer_does_not_replace_the_directory_that_one_lives_in() {
+    let _alone = NETWORK.lock().unwrap_or_else(PoisonError::into_inner);
+    let place = Place::new();
+    place.file("source/proj/new", b"new");
+    let thesis = place.file("home/proj/deep/thesis", b"three years");
+    let (home, code) = (place.path("home"), "sabab-dabad-tabat");
+    let folder = place.path("source/proj");
+    let words = ["offer", &folder, "--code", code, "--receivers", "1", "--interface", "lo", "--json"];
+    let offer = Talking::begin(&words);
+    offer.first_event();
+    let accept = |into: &str, more: &str| {
+        command(&["accept", code, "--from", "127.0.0.1", "--into", into, more, "--interface", "lo"])
+    };
+    for more in ["--force", "--update"] {
+        for (into, lives, works, what) in [
+            (&*home, "home/proj", "source", "your home directory"),
+            (&home, "home/proj/deep", "source", "your home directory"),
+            ("..", "source", "home/proj", "the directory that you are in"),
+            ("../..", "source", "home/proj/deep", "the directory that you are in"),
+        ] {
+            let mut accept = accept(into, more);
+            let accept = accept.env("HOME", place.path(lives)).current_dir(place.path(works));
+            let ran = end(accept.spawn().unwrap());
+            assert_eq!(ran.status, 1, "{}", ran.stderr);
+            assert!(ran.stderr.contains(what) && ran.stderr.contains("--into"), "{}", ran.stderr);
+            assert_eq!(fs::read(&thesis).unwrap(), b"three years");
+        }
+    }
+    // Any other directory goes, as that is what the user asks for.
+    let elsewhere = place.file("elsewhere/proj/old", b"old");
+    let mut accept = accept(&place.path("elsewhere"), "--force");
+    let taken = end(accept.env("HOME", &home).current_dir(&home).spawn().unwrap());
+    let offered = offer.end();
+    assert_eq!((taken.status, offered.status), (0, 0), "{} {}", taken.stderr, offered.stderr);
+    assert_eq!(fs::read(place.path("elsewhere/proj/new")).unwrap(), b"new");
+    assert!(!fs::exists(elsewhere).unwrap());
+}
+
 #[test]
 fn an_offer_that_nobody_accepts_says_so() {
     let _alone = NETWORK.lock().unwrap_or_else(PoisonError::into_inner);

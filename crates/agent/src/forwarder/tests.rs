@@ -1,5 +1,7 @@
 //! Nodes on the loopback interface, without a lab: whole transfers, failures and hostile packets.
 
+mod kept;
+
 use super::*;
 use crate::transfer::{
     Options, Path as TransferPath, Received, ReceiverSpec, Receivers, Rendezvous, Report, RouteChange, Sink,

@@ -580,12 +580,20 @@ impl Session {
     /// Reads what a receiver has said: the roster hears every frame, and `transport` after it those of
     /// receivers that are ready. DATA_RCVD is only passed on with a right proof.
     ///
+    /// Returns true behind the frame that has made it ready, with the rest unread: the caller has to tell the
+    /// transport of the receiver, by [`Session::poll`], before that hears what came in the same breath.
+    ///
     /// # Errors
     /// The object cannot be read to compare a proof with it.
-    pub(super) fn read(&mut self, guest: GuestId, mut transport: impl FnMut(&Control<'_>)) -> io::Result<()> {
-        let Some(mut stream) = self.streams.remove(&guest) else { return Ok(()) };
+    pub(super) fn read(
+        &mut self,
+        guest: GuestId,
+        mut transport: impl FnMut(&Control<'_>),
+    ) -> io::Result<bool> {
+        let Some(mut stream) = self.streams.remove(&guest) else { return Ok(false) };
         let flushed = stream.flush();
         let filled = stream.fill();
+        let mut is_new = false;
         let end = loop {
             match stream.next_frame() {
                 Ok(Some(control)) => {
@@ -614,6 +622,11 @@ impl Session {
                     if ready {
                         transport(&control);
                     }
+                    is_new = !ready && self.roster.is_ready(guest);
+                    if is_new {
+                        // An end of the connection is seen with the rest.
+                        break Ok(());
+                    }
                 }
                 Ok(None) => break filled.map(drop).and(flushed),
                 Err(error) => break Err(error),
@@ -623,7 +636,7 @@ impl Session {
             Ok(()) => drop(self.streams.insert(guest, stream)),
             Err(error) => self.lose(guest, error),
         }
-        Ok(())
+        Ok(is_new)
     }
 
     /// Packets that receivers have got and that were not of this source.

@@ -7,12 +7,13 @@ use super::{Called, OlderVersions, Options, ReceiverSpec, Rendezvous, Sink, Tran
 use crate::forwarder::tests::Log;
 use polycast_net::hash::keyed_hash;
 use polycast_net::rolling;
+use polycast_net::udp::{DataReceiver, Only, Outer};
 use polycast_protocol::session::HAVE_WITHIN;
 use polycast_testing::{HANG, until};
 use polycast_types::{Handle, ObjectId};
 use polycast_wire::control::{Control, Form, Hello, Salt, Welcome, proven_group};
-use std::io::{ErrorKind, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::io::{ErrorKind, IoSliceMut, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -251,4 +252,29 @@ fn sums_that_nothing_asks_for_end_the_session() {
     let options = Options { older, ..Options::default() };
     let error = receive_with(Some([welcome, sums].concat()), options, None);
     assert!(matches!(error, TransferError::Contradiction(_)), "{error}");
+}
+
+/// The first packet of a receiver that is late may have come before its HAVE is out. A source that is busy
+/// reads both words at once, and takes none of them for nothing: the receiver says the second one only once.
+#[test]
+fn a_late_receiver_may_report_its_first_packet_in_one_breath_with_have() {
+    let source = start(false);
+    let mut data = DataReceiver::open().unwrap();
+    let only = Only { source: None, handle: source.handle, outer: Outer::Bytes(0) };
+    data.join(Ipv4Addr::LOCALHOST, SocketAddrV4::new(Ipv4Addr::new(239, 255, 199, 255), 30_999), only)
+        .unwrap();
+    let (_stays, before) = ["a", "b"].map(|name| join(&source, name).0).into();
+    let mut bytes = vec![0; 1 << 16];
+    until("the first packet was sent", || {
+        data.receive(&mut [IoSliceMut::new(&mut bytes)]).unwrap().is_some()
+    });
+    // It comes back.
+    drop(before);
+    let (mut late, said) = ask(&source, &hello(source.handle, "b"));
+    assert_eq!(said, "WELCOME");
+    let both = [frame(&Control::Have(Vec::new())), frame(&Control::IntlSeq { position: 0 })].concat();
+    late.write_all(&both).unwrap();
+    let is_end = |frame: &[u8]| matches!(Control::parse(frame), Ok(Control::DataFnsd { .. }));
+    while !is_end(&next_frame(&mut late)) {}
+    source.cancel.store(true, Ordering::Relaxed);
 }

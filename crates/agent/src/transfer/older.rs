@@ -5,10 +5,11 @@ use polycast_net::object::{ObjectSource, Zeros};
 use polycast_net::rolling::Wanted;
 use polycast_net::store::{PartFile, StoreError};
 use polycast_protocol::push::Geometry;
-use polycast_protocol::reuse::{Act, Input, Reuse, Seek, VERSIONS_MAX, Version};
+use polycast_protocol::reuse::{Act, Input, Look, Reuse, Seek, VERSIONS_MAX, Version};
 use polycast_protocol::session::Offer;
 use polycast_wire::control::Form;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Objects of fewer groups are sent as they are: to wait for their hashes would take longer.
@@ -88,6 +89,8 @@ pub(super) struct Looking {
     older: Vec<Older>,
     /// The first of the older versions is zeros, which the object's holes are.
     has_holes: bool,
+    /// The version at the object's place, which comes next, for as long as it may be the object.
+    present: Option<Older>,
     geometry: Geometry,
     /// Sums of groups, which are looked for elsewhere; none before they are asked for.
     sums: Option<Wanted>,
@@ -101,6 +104,9 @@ pub(super) struct Turn {
     pub(super) held: Vec<u64>,
     /// Bytes of those that are holes.
     pub(super) holes_len: u64,
+    /// Groups that the version at the object's place has where the object has them. That version is the
+    /// object once these are all groups.
+    pub(super) in_place: u64,
     /// There may be more at once.
     pub(super) more: bool,
     /// The source is to be asked for sums.
@@ -108,11 +114,18 @@ pub(super) struct Turn {
 }
 
 impl Looking {
-    /// `None` where nothing is here. `searches`: whether the source can be asked for sums.
-    pub(super) fn at(offer: &Offer, part: InPart, mut older: Vec<Older>, searches: bool) -> Option<Self> {
+    /// `None` where nothing is here. `present` is the version at the object's place. `searches`: whether the
+    /// source can be asked for sums.
+    pub(super) fn at(
+        offer: &Offer,
+        part: InPart,
+        (present, mut older): (Option<Older>, Vec<Older>),
+        searches: bool,
+    ) -> Option<Self> {
         let geometry = offer.geometry;
         let len = geometry.object_len;
         let has_holes = offer.data_len < len;
+        older.splice(0..0, present.clone());
         if has_holes {
             older.insert(0, Arc::new(Zeros(len)));
         }
@@ -135,6 +148,7 @@ impl Looking {
             in_part,
             older,
             has_holes,
+            present: present.filter(|present| present.len() == len),
             geometry,
             sums: None,
             searched: Vec::new(),
@@ -158,7 +172,7 @@ impl Looking {
         if let Some(sums) = &self.sums {
             self.machine.handle(Input::Sums(sums.known()));
         }
-        let mut turn = Turn { held: Vec::new(), holes_len: 0, more: true, ask_sums: false };
+        let mut turn = Turn { held: Vec::new(), holes_len: 0, in_place: 0, more: true, ask_sums: false };
         for _ in 0..LOOKS_MAX {
             match self.machine.poll() {
                 None => {
@@ -181,16 +195,39 @@ impl Looking {
                         None => assembler.check_held(look.group)?,
                         Some(at) => assembler.take_from(&*self.older[at], look.group, look.at)?,
                     };
-                    if same && self.has_holes && older == Some(0) {
-                        let bytes = self.geometry.group_bytes(look.group);
-                        turn.holes_len += bytes.end - bytes.start;
-                    }
                     self.machine.handle(Input::Looked { look, same });
-                    turn.held.extend(same.then_some(look.group));
+                    if same {
+                        self.take(&mut turn, look, older);
+                    }
                 }
             }
         }
         Ok(turn)
+    }
+
+    /// Notes a group that is right, and was found in this older version, or in the part file.
+    fn take(&mut self, turn: &mut Turn, look: Look, older: Option<usize>) {
+        turn.held.push(look.group);
+        let bytes = self.geometry.group_bytes(look.group);
+        let in_place = if self.has_holes && older == Some(0) {
+            turn.holes_len += bytes.end - bytes.start;
+            self.has_zeros_in_place(bytes)
+        } else {
+            self.present.is_some() && older == Some(usize::from(self.has_holes)) && look.at == bytes.start
+        };
+        match in_place {
+            true => turn.in_place += 1,
+            false => self.present = None,
+        }
+    }
+
+    /// Returns true if the version at the object's place has zeros where the object has a hole: nothing else
+    /// has looked there.
+    fn has_zeros_in_place(&mut self, bytes: Range<u64>) -> bool {
+        let Some(present) = &self.present else { return false };
+        self.searched.resize((bytes.end - bytes.start) as usize, 0);
+        let read = present.read_exact_at(&mut self.searched, bytes.start);
+        read.is_ok() && self.searched.iter().all(|byte| *byte == 0)
     }
 
     /// The first of these places where a group may begin that lacks, and which.

@@ -20,7 +20,7 @@ use exchange::Exchange;
 use intake::Intake;
 use polycast_net::frames::{Block, FrameError, FrameStream};
 use polycast_net::hash::{hex, root_hash};
-use polycast_net::object::{ObjectKind, ObjectSource};
+use polycast_net::object::ObjectKind;
 use polycast_net::port_in_use::PortInUse;
 use polycast_net::seal::{Seal, Secret};
 use polycast_net::store::PartFile;
@@ -103,21 +103,17 @@ fn join(
     let made = make_room(&spec.sink, &offer, spec.options.update);
     let (target, part) = made.inspect_err(|error| link.fail(error))?;
     take_channel(spec, &offer, &data, only);
-    let mut older = spec.options.older.of(&offer);
-    let mut same_len = false;
-    if spec.options.update {
-        let present = present(&target, &offer).inspect_err(|error| link.fail(error))?;
-        // What an earlier try has left is not what is there.
-        let whole = |present: &Arc<dyn ObjectSource>| present.len() == offer.geometry.object_len;
-        same_len = !part.is_resumed() && present.as_ref().is_some_and(whole);
-        older.splice(0..0, present);
-    }
+    let present = match spec.options.update {
+        true => present(&target, &offer).inspect_err(|error| link.fail(error))?,
+        false => None,
+    };
     let in_part = InPart::of(&part, &spec.options.older);
+    let older = (present, spec.options.older.of(&offer));
     let looking = Looking::at(&offer, in_part, older, true);
     link.handle(GuestInput::Stored { resumes: looking.is_some() });
     let ends = Ends { data, link, strangers };
     let run = Run::new(spec.clone(), offer, (handle, secret), clock, ends, target, part);
-    Ok(Run { same_len, looking, security, ..run })
+    Ok(Run { looking, security, ..run })
 }
 
 /// Joins the data channel. Where that cannot be, the source notices that nothing comes here, and serves this
@@ -207,8 +203,8 @@ struct Run {
     spared_bytes: u64,
     /// Bytes that need not be sent, since they are holes.
     holes_len: u64,
-    /// Set if the data at the object's place already is as long as the object.
-    same_len: bool,
+    /// Groups that what is at the object's place has where the object has them.
+    in_place: u64,
     /// Security of the connections to others.
     security: Option<Security>,
     /// Secret that shows others that this end takes part.
@@ -263,7 +259,7 @@ impl Run {
             looking: None,
             spared_bytes: 0,
             holes_len: 0,
-            same_len: false,
+            in_place: 0,
             security: None,
             secret,
             unchanged: false,

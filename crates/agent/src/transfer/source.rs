@@ -183,10 +183,14 @@ struct Run {
     pacing: Arc<Pacing>,
     paid_at: Time,
     announcer: Option<Announcer>,
+    /// Set while the session has started and the machine has not.
+    start_waits: bool,
+    /// Hash groups before the end of the fragment that the stream begins with, if it is not the first one.
+    first_groups: u64,
+    /// A run that the machine has ordered, while hashes of its groups are not known.
+    unhashed: Option<Ordered>,
     /// Fragments to send as PTCH_DATA when connections have room.
     patches: BTreeMap<PeerId, RangeSet>,
-    /// Reports of receivers that were done before the machine knew them.
-    done_early: BTreeMap<PeerId, (u64, Hash)>,
     finished: bool,
     account: Account,
     /// The receivers that were on the path go on over TCP.
@@ -199,6 +203,15 @@ struct Run {
     candidates: BTreeMap<PeerId, Vec<(SocketAddrV4, PeerId)>>,
     /// Faults that receivers have reported of others, and that have been noted.
     blamed: BTreeSet<(PeerId, Fault)>,
+}
+
+/// A run of the stream, as the machine orders it.
+#[derive(Clone, Copy)]
+struct Ordered {
+    round: u32,
+    sn: u64,
+    count: u32,
+    flags: u8,
 }
 
 /// The receiver behind a connection: the machine knows it by the same number.
@@ -237,6 +250,7 @@ impl Run {
             Path::Chain | Path::Trees(_) => (None, None),
         };
         let allowed = spec.steering.allowed();
+        let first = first_fragment(spec.options.first_byte, geometry);
         let (handle, address) = (entrance.handle, entrance.address);
         let machine = Sender::new(SenderConfig {
             allowance: allowed.map(|bytes| bytes.div_ceil(u64::from(fragment_len)).max(1)),
@@ -248,7 +262,7 @@ impl Run {
             deadline: spec.options.deadline,
             slow: spec.options.slow,
             sealed: seal.is_some(),
-            first: first_fragment(spec.options.first_byte, geometry),
+            first,
             ..SenderConfig::new(handle, geometry, batch_of(outer_len + tags_len + fragment_len))
         });
         let (expected, addresses) = spec.receivers.expected();
@@ -274,8 +288,10 @@ impl Run {
             handle,
             address,
             geometry,
+            start_waits: false,
+            first_groups: if first == 0 { 0 } else { geometry.groups_of_fragments(first..first + 1).end },
+            unhashed: None,
             patches: BTreeMap::new(),
-            done_early: BTreeMap::new(),
             finished: false,
             account: Account::new(spec.steering.fabric(), mute),
             without_path: false,
@@ -314,6 +330,7 @@ impl Run {
             }
             self.steer();
             self.turn_session()?;
+            self.start_when_hashed();
             self.tell_hashes()?;
             let busy = self.drain()? | self.hash_when_idle()? | self.sum_when_idle()?;
             self.patch_guests()?;
@@ -386,21 +403,17 @@ impl Run {
                     let window_bytes = self.session.guest(guest).map_or(0, |guest| guest.window_bytes);
                     let peer = PeerId(guest.0);
                     self.machine.handle(now, Input::Ready { peer, window_bytes, have });
-                    if let Some((patched_bytes, proof)) = self.done_early.remove(&peer) {
-                        let control = Control::DataRcvd { patched_bytes, proof };
-                        self.machine.handle(now, Input::Control { peer, control: &control });
-                    }
                 }
                 Event::Start => {
                     self.gather_racks();
-                    self.machine.handle(now, Input::Start);
+                    self.start_waits = true;
+                    self.start_when_hashed();
                 }
                 Event::Open(true) => self.machine.handle(now, Input::Open),
                 Event::Open(false) => self.machine.handle(now, Input::Close),
                 Event::Left { guest, why } => {
                     let peer = PeerId(guest.0);
                     self.patches.remove(&peer);
-                    self.done_early.remove(&peer);
                     self.served.forget_taker(peer);
                     self.machine.handle(now, Input::Left { peer, why });
                 }
@@ -412,7 +425,6 @@ impl Run {
                     self.account.forget(peer);
                     self.cut_off.remove(&peer);
                     self.patches.remove(&peer);
-                    self.done_early.remove(&peer);
                     self.lost_before.remove(&peer);
                     self.served.forget_taker(peer);
                     self.candidates.remove(&peer);
@@ -426,6 +438,32 @@ impl Run {
             }
         }
         Ok(())
+    }
+
+    /// Starts the machine once the hashes are known that go ahead of the stream's first fragment. All before
+    /// it is read for them, which may take long: the machine's patience with the path and with receivers
+    /// begins when something can be sent. The deadline holds meanwhile, and as the session counts it.
+    fn start_when_hashed(&mut self) {
+        let Some(started_at) = self.session.roster.started_at() else { return };
+        let now = self.now();
+        if self.start_waits {
+            let hashed = self.supply.hashes().len() as u64 >= self.first_groups;
+            let streams = self.channel.is_some() && !self.without_path;
+            // With none left to serve the machine has nothing to send.
+            let serves = self.session.roster.entries().any(|entry| !entry.is_settled());
+            if hashed || !streams || !serves {
+                self.start_waits = false;
+                self.machine.handle(now, Input::Start);
+            }
+        }
+        let late = self.spec.options.deadline.is_some_and(|deadline| now.since(started_at) >= deadline);
+        if late && self.first_groups > 0 {
+            let open = self.session.roster.entries().filter(|entry| entry.stage == Stage::Ready);
+            let names: Vec<String> = open.map(|entry| entry.name.clone()).collect();
+            for name in names {
+                self.session.handle(RosterInput::Fail { name: &name, why: Why::Deadline });
+            }
+        }
     }
 
     /// Does what the machine orders; gives whether there may be more at once.
@@ -442,12 +480,21 @@ impl Run {
             if self.is_ahead() {
                 return Ok(false);
             }
+            // The machine goes on, and its timers, when the source has been heard between two reads.
+            if let Some(run) = self.unhashed.take() {
+                if !self.send_run(run)? {
+                    return Ok(true);
+                }
+                continue;
+            }
             let now = self.now();
             let Some(output) = self.machine.poll(now) else { return Ok(false) };
             match output {
                 Output::Send { round, sn, count, flags } => {
                     sends += 1;
-                    self.send_run(round, sn, count, flags)?;
+                    if !self.send_run(Ordered { round, sn, count, flags })? {
+                        return Ok(true);
+                    }
                 }
                 Output::SendPatch(sns) => {
                     sends += 1;
@@ -465,14 +512,22 @@ impl Run {
         }
     }
 
-    fn send_run(&mut self, round: u32, sn: u64, count: u32, flags: u8) -> Result<(), TransferError> {
+    /// Sends a run, or keeps it where more than a turn's hashes are missing; gives whether it was sent.
+    fn send_run(&mut self, run: Ordered) -> Result<bool, TransferError> {
+        let Ordered { round, sn, count, flags } = run;
         // Receivers need a group's hash when the group is whole: it goes ahead of the bytes.
         let groups = self.geometry.groups_of_fragments(sn..sn + u64::from(count));
-        while (self.supply.hashes().len() as u64) < groups.end {
+        let lacks = |source: &Self| (source.supply.hashes().len() as u64) < groups.end;
+        if lacks(self) {
             self.hash_batch()?;
         }
+        if lacks(self) {
+            self.unhashed = Some(run);
+            return Ok(false);
+        }
         self.account.multicast_carries();
-        self.on_channel(Work::Run { round, sn, count, flags }, u64::from(count))
+        self.on_channel(Work::Run { round, sn, count, flags }, u64::from(count))?;
+        Ok(true)
     }
 
     /// Sends work of so many fragments.
@@ -521,7 +576,7 @@ impl Run {
     fn hash_when_idle(&mut self) -> Result<bool, TransferError> {
         let whole = self.supply.hashes().len() as u64 == self.geometry.groups();
         let started = self.session.roster.started_at().is_some();
-        let sending = started && self.channel.is_some() && !self.account.chain_used;
+        let sending = started && !self.start_waits && self.channel.is_some() && !self.account.chain_used;
         // While the stream runs it hashes what it needs, just before it is sent and while it is warm.
         if whole || (sending && !self.session.roster.entries().any(|entry| entry.stage == Stage::Present)) {
             return Ok(false);
@@ -648,25 +703,28 @@ impl Run {
             self.session.clear_bell();
         }
         for guest in woken.guests {
-            let (now, machine, early) = (self.session.clock.now(), &mut self.machine, &mut self.done_early);
-            let (peer, mut words) = (PeerId(guest.0), Vec::new());
-            let heard = self.session.read(guest, |control| match control {
-                // It says that it has all in the same breath as HAVE: the machine hears of it with that.
-                Control::DataRcvd { patched_bytes, proof } if machine.status(peer).is_none() => {
-                    early.insert(peer, (*patched_bytes, *proof));
-                }
-                control => match Word::of(control) {
-                    Some(word) => words.push(word),
-                    None => machine.handle(now, Input::Control { peer, control }),
-                },
-            });
-            heard.map_err(TransferError::reading)?;
-            words.into_iter().for_each(|word| self.hear_of_mesh(peer, word));
+            // The machine has to know a receiver before it hears what that says in the same breath as HAVE.
+            while self.hear(guest)? {
+                self.turn_session()?;
+            }
         }
         if woken.newcomers {
             self.meet_strangers();
         }
         Ok(())
+    }
+
+    /// Hears what a receiver has said. Returns true if it has become ready by that, with the rest unread.
+    fn hear(&mut self, guest: GuestId) -> Result<bool, TransferError> {
+        let (now, machine) = (self.session.clock.now(), &mut self.machine);
+        let (peer, mut words) = (PeerId(guest.0), Vec::new());
+        let heard = self.session.read(guest, |control| match Word::of(control) {
+            Some(word) => words.push(word),
+            None => machine.handle(now, Input::Control { peer, control }),
+        });
+        let is_new = heard.map_err(TransferError::reading)?;
+        words.into_iter().for_each(|word| self.hear_of_mesh(peer, word));
+        Ok(is_new)
     }
 
     /// Announces the offer where receivers look for one.

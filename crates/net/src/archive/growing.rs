@@ -12,10 +12,10 @@ use super::ArchiveError;
 use super::format::{Entry, Kind, padded};
 use super::publish::{Staging, WITHIN, failed};
 use super::unpack::{Stream, Tree, Unpacked, components, open_directory};
-use crate::holes::write_sparse;
+use crate::holes::{punch, write_over, write_sparse};
 use crate::scratch::remove_tree;
 use polycast_types::RangeSet;
-use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, SeekFrom};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::fs::File;
@@ -61,8 +61,9 @@ pub(crate) struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
+    /// Writes over what an earlier try, or a group that came in part, has left there.
     fn write(&self, bytes: &[u8], at: u64) -> Result<(), ArchiveError> {
-        write_sparse(self.file, bytes, at).map_err(|error| failed("write", self.shown, error))
+        write_over(self.file, bytes, at).map_err(|error| failed("write", self.shown, error))
     }
 
     fn read(&self, bytes: &mut [u8], at: u64) -> Result<(), ArchiveError> {
@@ -71,9 +72,8 @@ impl Waiting<'_> {
 
     /// Gives room back. A file system that cannot keeps it until the end.
     fn forget(&self, bytes: Range<u64>) {
-        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         if !bytes.is_empty() {
-            let _ = rustix::fs::fallocate(self.file, how, bytes.start, bytes.end - bytes.start);
+            let _ = punch(self.file, bytes);
         }
     }
 }
@@ -207,43 +207,44 @@ impl Growing {
         whereabouts: Whereabouts,
     ) -> Result<usize, ArchiveError> {
         let begun_at = self.placed;
+        let within = |at: u64| (at - begun_at) as usize;
+        // Headers and padding stay in the part file: from here on they are not written yet.
+        let mut kept_from = begun_at;
+        let keep = |from: u64, to: u64| match whereabouts {
+            Whereabouts::InMemory => part.write(&bytes[within(from)..within(to)], from),
+            Whereabouts::InPart => Ok(()),
+        };
         loop {
-            let rest = &bytes[(self.placed - begun_at) as usize..];
+            let rest = &bytes[within(self.placed)..];
             if rest.is_empty() || self.ended {
                 break;
             }
             let at = self.placed;
             if let Some(current) = &self.current {
+                keep(kept_from, at)?;
                 let len = (rest.len() as u64).min(current.extent.end - at);
                 current.write(&self.tree, &rest[..len as usize], at)?;
                 if whereabouts == Whereabouts::InPart {
                     part.forget(at..at + len);
                 }
                 self.placed += len;
+                kept_from = self.placed;
                 self.complete()?;
             } else if at < self.padding_to {
-                let len = (rest.len() as u64).min(self.padding_to - at);
-                // What is not written reads as zeros.
-                let padding = &rest[..len as usize];
-                if whereabouts == Whereabouts::InMemory && padding.iter().any(|byte| *byte != 0) {
-                    part.write(padding, at)?;
-                }
-                self.placed += len;
+                self.placed += (rest.len() as u64).min(self.padding_to - at);
             } else {
                 match next_entry(rest, at)? {
                     Next::Short => break,
                     Next::End => self.ended = true,
                     Next::Entry(entry, len) => {
-                        if whereabouts == Whereabouts::InMemory {
-                            part.write(&rest[..len as usize], at)?;
-                        }
                         self.begin_entry(entry, len)?;
                         self.placed += len;
                     }
                 }
             }
         }
-        Ok((self.placed - begun_at) as usize)
+        keep(kept_from, self.placed)?;
+        Ok(within(self.placed))
     }
 
     /// Makes what an entry describes whose headers begin at the place that is reached, and are so long.

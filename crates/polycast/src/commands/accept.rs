@@ -42,7 +42,7 @@ pub(super) fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
         rendezvous: Rendezvous::At(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), Handle(0)),
         called: None,
         interface: interface.address,
-        sink: sink.clone(),
+        sink,
         options: Options {
             update: present == Present::Updated,
             listen: door.port.map_or(Listen::Rather(ACCEPT_PORT), Listen::At),
@@ -53,13 +53,17 @@ pub(super) fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
     };
     let search = Search { handle: args.handle, code, from, timeout: door.timeout };
     let progress = Progress::start(&format!("looking for an offer on {}", interface.name));
-    let mut noted = None;
+    let (mut noted, mut refused) = (None, None);
     let mut meet = |offer: &Announced| {
         // A source that does not answer at once is tried again.
         if noted.replace(offer.handle) != Some(offer.handle) {
             output::say(&format!("offered: {offer}"));
         }
-        may_take(&sink, offer)
+        may_take(&place, present, offer).map_err(|why| {
+            refused = Some(why);
+            // The search only has to end.
+            TransferError::Cancelled
+        })
     };
     let mut searching = meeting::Search::new(&interface, door.from.as_deref());
     let mut news = |news: &_| searching.say(news);
@@ -68,6 +72,9 @@ pub(super) fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
         progress.reception(state.bytes, state.total, &waiting);
     });
     progress.finish();
+    if let Some(why) = refused {
+        return Err(why);
+    }
     let mut acceptance = Acceptance::from(outcome?);
     match &spool {
         None => {
@@ -97,15 +104,17 @@ fn sink_of(place: &Destination, present: Present, spool: Option<&Spool>) -> Sink
 }
 
 /// Checks that the offered object may get its name here, before its source is contacted.
-fn may_take(sink: &Sink, offer: &Announced) -> Result<(), TransferError> {
-    let Sink::Into { folder, replace } = sink else { return Ok(()) };
+fn may_take(place: &Destination, present: Present, offer: &Announced) -> Result<(), Failure> {
+    let Destination::Into(folder) = place else { return Ok(()) };
     check_name(&offer.name).map_err(|why| TransferError::Name(offer.name.clone(), why))?;
     let target = folder.join(&offer.name);
     // A directory may be an empty one, in which another directory finds its place.
     let taken = is_free(&target).is_ok_and(|free| !free);
-    match taken && !replace {
-        true => Err(StoreError::Exists(target).into()),
-        false if target.is_dir() => Ok(()),
-        false => Ok(check_target(&target, *replace)?),
+    if taken && !present.goes() {
+        return Err(TransferError::from(StoreError::Exists(target)).into());
     }
+    if target.is_dir() {
+        return place.check_present(&target, present);
+    }
+    Ok(check_target(&target, present.goes()).map_err(TransferError::from)?)
 }

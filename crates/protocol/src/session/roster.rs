@@ -779,7 +779,11 @@ impl Roster {
             }
             Stage::Ready if self.judges() && self.started_at.is_some() => {
                 let since = self.started_at.map_or(entry.progressed_at, |at| at.max(entry.progressed_at));
-                Some(since + self.config.stall_timeout)
+                // One that has all of it waits for the last word, which comes after a look at the object:
+                // until then it only has to live.
+                let has_all = entry.own_bytes >= self.config.object_len;
+                let heard = has_all.then_some(entry.informed_at.unwrap_or(entry.heard_at));
+                Some(since.max(heard.unwrap_or(since)) + self.config.stall_timeout)
             }
             Stage::Ready | Stage::Done | Stage::Failed(_) => None,
         }

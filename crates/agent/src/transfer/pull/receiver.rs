@@ -73,6 +73,7 @@ pub fn fetch(
         list_roots: Vec::new(),
         list_roots_heard: 0,
         pulling: false,
+        verified_bytes: 0,
         spared_bytes: 0,
     };
     let result = run.receive(on_event);
@@ -159,6 +160,8 @@ struct Run<'a> {
     list_roots_heard: u64,
     /// The node pulls.
     pulling: bool,
+    /// Bytes that are verified, once that is all of them: nothing before.
+    verified_bytes: u64,
     /// Bytes that need not be sent.
     spared_bytes: u64,
 }
@@ -172,7 +175,7 @@ impl Run<'_> {
         let (target, part) = make_room(&self.spec.sink, &self.offer, false)?;
         let older = self.spec.options.older.of(&self.offer);
         let in_part = InPart::of(&part, &self.spec.options.older);
-        let looking = Looking::at(&self.offer, in_part, older, false);
+        let looking = Looking::at(&self.offer, in_part, (None, older), false);
         self.link.handle(GuestInput::Stored { resumes: looking.is_some() });
         let mut assembler = Assembler::new(self.offer.geometry, part);
         if looking.is_some() {
@@ -223,14 +226,47 @@ impl Run<'_> {
         for (tree, way) in (0u8..).zip(self.ways.iter().flatten()).filter(|(_, way)| way.begins.is_some()) {
             self.node.reroute(self.handle, tree, way.route, way.begins);
         }
-        let (part, hashes) = self.pull(&events, &verified_bytes, progress, on_event)?;
+        let pulled = self.pull(&events, &verified_bytes, progress, on_event);
+        let (mut part, hashes) = pulled.inspect_err(|error| self.stop_pulling(&events, error))?;
         // All groups are verified; now the hashes themselves.
-        self.hear_until(|run| run.root.is_some(), Some(self.offer.stall.as_secs_f64()))?;
-        let root = root_hash(&hashes);
+        let root = self.confirm(&hashes).inspect_err(|error| leave(&mut part, error))?;
+        self.finish(part, target, hex(&root))
+    }
+
+    /// Takes the receiver away from its node. The node lets go of a part that is whole: it may be on its way.
+    fn stop_pulling(&self, events: &mpsc::Receiver<ReceiverEvent>, error: &TransferError) {
+        self.node.end_keeping(self.handle, error.keeps_part());
+        for event in events.try_iter() {
+            if let ReceiverEvent::Done(mut part, _) = event {
+                leave(&mut part, error);
+            }
+        }
+    }
+
+    /// Waits for the root hash, and holds the verified hashes against it. The source looks at its object
+    /// before it says it, and a large directory takes a while: what counts is that the source lives, and it
+    /// hears the same of this end.
+    fn confirm(&mut self, hashes: &[Hash]) -> Result<Hash, TransferError> {
+        let total = self.offer.geometry.object_len;
+        self.verified_bytes = total;
+        self.say_progress(total);
+        self.hear_until(|run| run.root.is_some(), None).map_err(|error| error.interrupted(total, total))?;
+        let root = root_hash(hashes);
         if self.root != Some(root) {
             return Err(TransferError::Contradiction("its hashes do not give its root hash".into()));
         }
-        self.finish(part, target, hex(&root))
+        Ok(root)
+    }
+
+    fn say_progress(&mut self, verified_bytes: u64) {
+        self.link.say(&Control::Progress {
+            position: 0,
+            received: 0,
+            lost: 0,
+            verified_bytes,
+            arrived_ns: 0,
+            waited_ns: 0,
+        });
     }
 
     /// Looks at what is here as hashes come; gives which groups are right.
@@ -252,7 +288,11 @@ impl Run<'_> {
                 self.spared_bytes += bytes.end - bytes.start;
             }
             self.link.sign();
+            self.check_cancelled()?;
             self.hear()?;
+            if let Some(end) = self.end() {
+                return Err(self.error(end, 0));
+            }
         }
         self.link.handle(GuestInput::Verifiable);
         Ok(verified)
@@ -348,8 +388,9 @@ impl Run<'_> {
                 return Ok(());
             }
             if let Some(end) = self.end() {
-                return Err(self.error(end, 0));
+                return Err(self.error(end, self.verified_bytes));
             }
+            self.link.sign();
             if let Some(patience) = patience.filter(|patience| self.clock.seconds() - begun > *patience) {
                 return Err(TransferError::NoAnswer(Duration((patience * 1e9) as u64)));
             }
@@ -397,14 +438,7 @@ impl Run<'_> {
             let now = self.clock.now();
             if now >= say_at {
                 say_at = now + interval;
-                self.link.say(&Control::Progress {
-                    position: 0,
-                    received: 0,
-                    lost: 0,
-                    verified_bytes,
-                    arrived_ns: 0,
-                    waited_ns: 0,
-                });
+                self.say_progress(verified_bytes);
             }
             if now >= event_at {
                 event_at = now + EVENT_INTERVAL;
@@ -448,6 +482,14 @@ impl Run<'_> {
             forged_packets: 0,
             unchanged: false,
         })
+    }
+}
+
+/// Keeps a part whose bytes are all verified for another try, unless they are what is wrong.
+fn leave(part: &mut PartFile, error: &TransferError) {
+    match error.keeps_part() {
+        true => part.keep_for_later(),
+        false => part.discard(),
     }
 }
 

@@ -354,23 +354,30 @@ impl Run {
             self.session.clear_bell();
         }
         for guest in woken.guests {
-            let (transfer, trees, told) = (self.handle, self.trees, &mut self.told);
-            let heard = self.session.read(guest, |control| {
-                // Once of each tree: a receiver may say so as often as it likes.
-                if let Control::Stalled { tree } = control
-                    && *tree < trees
-                    && told.get_mut(&guest).is_some_and(|told| told.stalled.insert(*tree))
-                {
-                    tracing::warn!(%transfer, guest = guest.0, tree, "nothing comes in a tree any more");
-                }
-            });
-            heard.map_err(TransferError::reading)?;
+            while self.hear(guest)? {
+                self.turn_session()?;
+            }
         }
         if woken.newcomers {
             // No receiver fetches groups of a pull transfer over TCP: one that says ENTER is sent away.
             self.session.meet_strangers();
         }
         Ok(())
+    }
+
+    /// Hears what a receiver has said. Returns true if it has become ready by that, with the rest unread.
+    fn hear(&mut self, guest: GuestId) -> Result<bool, TransferError> {
+        let (transfer, trees, told) = (self.handle, self.trees, &mut self.told);
+        let heard = self.session.read(guest, |control| {
+            // Once of each tree: a receiver may say so as often as it likes.
+            if let Control::Stalled { tree } = control
+                && *tree < trees
+                && told.get_mut(&guest).is_some_and(|told| told.stalled.insert(*tree))
+            {
+                tracing::warn!(%transfer, guest = guest.0, tree, "nothing comes in a tree any more");
+            }
+        });
+        heard.map_err(TransferError::reading)
     }
 
     fn say_welcome(&mut self, guest: GuestId) {

@@ -15,6 +15,7 @@ impl Run {
         let turn = looking.turn(assembler)?;
         let (more, done) = (turn.more, looking.is_done());
         self.holes_len += turn.holes_len;
+        self.in_place += turn.in_place;
         if turn.ask_sums {
             self.link.say(&Control::AskSums);
         }
@@ -57,7 +58,8 @@ impl Run {
         // Holes are nothing that was here.
         self.spared_bytes = bytes - self.holes_len;
         tracing::info!(bytes, holes = self.holes_len, "these need not be sent");
-        self.unchanged = self.same_len && bytes == self.offer.geometry.object_len;
+        // Groups from elsewhere, and holes of the object alone, do not make what is there the object.
+        self.unchanged = self.in_place == self.offer.geometry.groups();
         self.link.handle(GuestInput::Checked);
     }
 }

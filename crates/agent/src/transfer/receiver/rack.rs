@@ -1,9 +1,10 @@
 //! A receiver's place in its rack (Orca appendix A.4): where several share one, the source hears one of them.
 //! That one is the speaker; the others are connected to it, and speak for themselves when it is gone.
 
-use super::{FrameStream, Run, SocketAddr, Time, ticket_for};
+use super::{FrameError, FrameStream, Run, SocketAddr, Time, ticket_for};
 use polycast_net::tls::Expected;
 use polycast_protocol::push::feedback::{Feedback, FeedbackConfig, FeedbackInput, FeedbackOutput};
+use polycast_wire::WireError;
 use polycast_wire::control::Control;
 use rustix::event::{PollFd, PollFlags};
 use std::collections::{BTreeMap, BTreeSet};
@@ -117,9 +118,8 @@ impl Run {
                 drop(self.served.newcomers());
             }
             Rack::Member { speaker } => {
-                // A speaker says nothing: what is there to read is the end.
-                if readable && speaker.flush().and_then(|()| speaker.fill().map(drop)).is_err() {
-                    tracing::info!("the rack's speaker is gone");
+                if readable && let Err(error) = listen(speaker) {
+                    tracing::info!(%error, "this end leaves its rack's speaker, and speaks for itself");
                     self.rack = Rack::Alone;
                 }
             }
@@ -180,6 +180,41 @@ impl Speaker {
     }
 }
 
+/// Reads what comes from the rack's speaker. That one says nothing: words would only gather here.
+///
+/// # Errors
+/// The connection has ended, or something has come.
+fn listen(speaker: &mut FrameStream) -> Result<(), FrameError> {
+    speaker.flush()?;
+    match speaker.fill()? {
+        true => Err(FrameError::Wire(WireError::Malformed)),
+        false => Ok(()),
+    }
+}
+
 fn is_for_rack(control: &Control<'_>) -> bool {
     matches!(control, Control::Progress { .. } | Control::PtchReq(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polycast_testing::HANG;
+    use std::io::Write as _;
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+    /// Words that are never taken would fill the memory.
+    #[test]
+    fn a_speaker_that_says_something_is_left() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut speaker = FrameStream::new(listener.accept().unwrap().0).unwrap();
+        listen(&mut speaker).expect("it is silent");
+        let mut alive = Vec::new();
+        Control::Alive.emit(&mut alive);
+        far.write_all(&alive.repeat(10_000)).unwrap();
+        speaker.wait(HANG).unwrap();
+        let said = listen(&mut speaker);
+        assert!(matches!(said, Err(FrameError::Wire(WireError::Malformed))), "{said:?}");
+    }
 }

@@ -95,6 +95,7 @@ impl Run {
     pub(super) fn go_without_path(&mut self, now: Time, reason: String) {
         self.account.path_lost.get_or_insert(reason);
         self.without_path = true;
+        self.unhashed = None;
         self.machine.handle(now, Input::PathLost);
     }
 
@@ -123,6 +124,7 @@ impl Run {
             (channel.sent_bytes, channel.patched_bytes) = (before.sent_bytes, before.patched_bytes);
         }
         self.channel = Some(channel);
+        self.unhashed = None;
         let told =
             Control::Channel { channel: (group.ip().octets(), group.port()), outer_len: outer_len as u8 };
         self.spec.path = next.path;

@@ -94,13 +94,15 @@ struct Done {
 fn tell(topic: &str, done: &Done, format: Format) -> Result<Exit, Failure> {
     let Done { object, published, seconds, len } = done;
     let id = object.id().map_err(ClientError::from)?.to_string();
-    let have = published.have.iter().map(|name| json!({ "name": name, "verified": true, "reason": null, "kind": null }));
+    let have = published
+        .have
+        .iter()
+        .map(|name| json!({ "name": name, "verified": true, "reason": null, "kind": null }));
     let missing = published.missing.iter();
     // An earlier manager names no kind.
     let kind = |one: &MissingSubscriber| Some(one.kind.clone()).filter(|kind| !kind.is_empty());
-    let missing = missing.map(
-        |one| json!({ "name": one.name, "verified": false, "reason": one.reason, "kind": kind(one) }),
-    );
+    let missing = missing
+        .map(|one| json!({ "name": one.name, "verified": false, "reason": one.reason, "kind": kind(one) }));
     let subscribers: Vec<Value> = have.chain(missing).collect();
     let document = json!({
         "topic": topic, "version": published.version, "object": id, "name": object.name, "bytes": len,

@@ -360,6 +360,42 @@ fn a_roster_that_judges_ends_the_transfer_itself() {
     assert!(outputs(&mut roster, ms(19_001)).contains(&goodbye));
 }
 
+/// The root hash comes when the source has looked at its object, which may take longer than a receiver may be
+/// without progress: one that has verified all only has to live until then.
+#[test]
+fn one_that_waits_for_the_last_word_is_not_starved() {
+    let verdicts = Verdicts::Roster { deadline: None };
+    let mut roster = Roster::new(ms(0), config(named(&["a", "b", "c"]), verdicts));
+    for (guest, name) in [(1, "a"), (2, "b"), (3, "c")] {
+        join(&mut roster, ms(0), guest, name);
+    }
+    outputs(&mut roster, ms(0));
+    for (guest, bytes) in [(1, 1_000), (2, 999), (3, 1_000)] {
+        roster.handle(ms(1), Input::Frame { guest: GuestId(guest), control: &progress(bytes) });
+    }
+    let mut now = ms(1);
+    for _ in 0..5 {
+        now += STALL / 2;
+        for guest in [1, 2] {
+            roster.handle(now, Input::Frame { guest: GuestId(guest), control: &Control::Alive });
+        }
+        outputs(&mut roster, now);
+    }
+    assert!(roster.is_ready(GuestId(1)), "it waits for the source");
+    for name in ["b", "c"] {
+        assert_eq!(roster.named(name).unwrap().failure(), Some(&Why::Starved(STALL)), "{name}");
+    }
+    // From the last word on it has to get on.
+    roster.handle(now, Input::Informed { guest: GuestId(1) });
+    for _ in 0..2 {
+        assert!(roster.is_ready(GuestId(1)));
+        now += STALL / 2;
+        roster.handle(now, Input::Frame { guest: GuestId(1), control: &Control::Alive });
+        outputs(&mut roster, now);
+    }
+    assert_eq!(roster.named("a").unwrap().failure(), Some(&Why::Starved(STALL)));
+}
+
 #[test]
 fn the_deadline_names_all_who_are_not_done() {
     let deadline = Some(Duration::from_secs(2));
