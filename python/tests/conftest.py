@@ -87,6 +87,13 @@ def sent_bytes(agent: polycast.Agent) -> int:
 
 
 @pytest.fixture
+def apart() -> Iterator[list[polycast.Agent]]:
+    """An agent with a manager of its own. That of the cluster remembers agents that are killed, and names them in other tests."""
+    with polycast.Agent.embedded() as agent:
+        yield [agent]
+
+
+@pytest.fixture
 def number() -> int:
     """A number that no other test has."""
     return uuid.uuid4().int >> 65

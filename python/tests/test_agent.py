@@ -127,10 +127,10 @@ def test_memory_of_what_another_process_has_deleted_is_let_go(cluster: Cluster, 
     assert not memories(number) and number not in agent._names
 
 
-def test_a_publisher_whose_agent_ends_keeps_no_memory(cluster: Cluster, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_publisher_whose_agent_ends_keeps_no_memory(apart: Cluster, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     numpy = pytest.importorskip("numpy")
     topic, weights = f"ends-{number}", {"w": numpy.ones(1000)}
-    with polycast.Agent.embedded(cluster[0].manager, app=uuid.UUID(bytes=cluster[0]._app)) as agent:
+    with polycast.Agent.embedded(apart[0].manager) as agent:
         assert agent._embedded is not None
         (child,), plain = agent._embedded._children, agent.publish
         tensors.publish(agent, topic, weights)
@@ -150,9 +150,8 @@ def test_a_publisher_whose_agent_ends_keeps_no_memory(cluster: Cluster, number: 
         assert not agent._memory
 
 
-def test_a_result_that_is_asked_for_again_says_the_same(cluster: Cluster, number: int) -> None:
-    app = uuid.UUID(bytes=cluster[0]._app)
-    with polycast.Agent.embedded(cluster[0].manager, app=app) as agent, polycast.Agent.embedded(cluster[0].manager, app=app) as still:
+def test_a_result_that_is_asked_for_again_says_the_same(apart: Cluster, number: int) -> None:
+    with polycast.Agent.embedded(apart[0].manager) as agent, polycast.Agent.embedded(apart[0].manager) as still:
         assert agent._embedded is not None and still._embedded is not None
         (child,), (stands_still,) = agent._embedded._children, still._embedded._children
         agent.add_buffer(number, bytes(1000))

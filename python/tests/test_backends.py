@@ -133,13 +133,13 @@ def killed_at_the_end(cluster: Cluster, folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("asks", ["meanwhile", "later", "only for the version"])
-def test_a_host_whose_agent_is_restarted(cluster: Cluster, tmp_path: Path, asks: str) -> None:
+def test_a_host_whose_agent_is_restarted(apart: Cluster, tmp_path: Path, asks: str) -> None:
     """The process registers and subscribes anew with its next update, and has that version; the trainer does not wait for it before. So it
     is where the agent is up again before the process asks, and where the process does not ask to subscribe at each update."""
-    topic, app, log = f"restart-{uuid.uuid4()}", str(uuid.UUID(bytes=cluster[0]._app)), logging.getLogger("polycast.test")
+    topic, app, log = f"restart-{uuid.uuid4()}", str(uuid.UUID(bytes=apart[0]._app)), logging.getLogger("polycast.test")
     socket = tmp_path / "agent.sock"
-    agent = functools.partial(killed_at_the_end, cluster, tmp_path)
-    trainer, rollout = (Link(topic, app, where, log) for where in (cluster[0].socket, socket))
+    agent = functools.partial(killed_at_the_end, apart, tmp_path)
+    trainer, rollout = (Link(topic, app, where, log) for where in (apart[0].socket, socket))
 
     def update(step: int) -> polycast.Published:
         data_id = new_number()
@@ -170,14 +170,14 @@ def test_a_host_whose_agent_is_restarted(cluster: Cluster, tmp_path: Path, asks:
     trainer.close()
 
 
-def test_a_reader_of_a_folder_whose_agent_is_restarted(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_of_a_folder_whose_agent_is_restarted(apart: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from polycast import shared_folder
 
     # These are a process's own, and another test does not need them.
     for name in ("_LINKS", "_READERS", "_RUNS"):
         monkeypatch.setattr(shared_folder, name, {})
     topic, here = f"restart-{uuid.uuid4()}", tmp_path / "here"
-    args = types.SimpleNamespace(polycast_topic=topic, polycast_socket=cluster[0].socket)
+    args = types.SimpleNamespace(polycast_topic=topic, polycast_socket=apart[0].socket)
     for name, value in (("SOCKET", str(tmp_path / "agent.sock")), ("TOPIC", topic), ("DEADLINE", "20"), ("TIMEOUT", str(HANG_S))):
         monkeypatch.setenv(f"POLYCAST_{name}", value)
     monkeypatch.setenv("RANK", "0")
@@ -186,7 +186,7 @@ def test_a_reader_of_a_folder_whose_agent_is_restarted(cluster: Cluster, tmp_pat
         version = tmp_path / f"trainer/weight_v{number:06d}"
         version.mkdir(parents=True)
         (version / "model.safetensors").write_bytes(os.urandom(10_000))
-        with killed_at_the_end(cluster, tmp_path):
+        with killed_at_the_end(apart, tmp_path):
             shared_folder.post_write(args, version, [])
             shared_folder.pre_read(here, number)
             assert (here / version.name / "model.safetensors").read_bytes() == (version / "model.safetensors").read_bytes()

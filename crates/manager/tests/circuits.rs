@@ -15,7 +15,7 @@ use polycast_api::manager::{
 use polycast_manager::{Manager, ManagerConfig, ManagerError};
 use polycast_net::devices::circuits::{Circuit, Dialect as _, Plain, Request, tl1_answer};
 use polycast_net::devices::openflow::{Message, Port};
-use polycast_testing::{HANG, folder_in_memory, free_port};
+use polycast_testing::{HANG, folder_in_memory};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -324,7 +324,7 @@ async fn until(what: &str, is: impl Fn() -> bool) {
 async fn circuits_in_use_survive_a_restart_of_the_manager() {
     let switch = Switch::default();
     let tl1 = switch.start().await;
-    let settings = settings(tl1, &format!("127.0.0.1:{}", free_port()));
+    let settings = settings(tl1, "127.0.0.1:0");
     let manager = Running::start(&settings).await;
     let mut source = manager.join(0, vec![]).await;
     let _receiver = manager.join(1, vec![]).await;

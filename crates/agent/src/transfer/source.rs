@@ -408,6 +408,7 @@ impl Run {
                     self.gather_racks();
                     self.start_waits = true;
                     self.start_when_hashed();
+                    self.start_when_hashed();
                 }
                 Event::Open(true) => self.machine.handle(now, Input::Open),
                 Event::Open(false) => self.machine.handle(now, Input::Close),

@@ -63,6 +63,12 @@ impl Picture {
         let _ = writeln!(self.lines, "  {from:?} -> {to:?} [color=\"{colour}\", label={word:?}];");
     }
 
+    /// Adds a link, which leads both ways.
+    pub(super) fn link(&mut self, from: &str, to: &str) {
+        self.arcs += 1;
+        let _ = writeln!(self.lines, "  {from:?} -> {to:?} [dir=none];");
+    }
+
     /// Adds an arc that must not be used.
     pub(super) fn barred(&mut self, from: &str, to: &str) {
         self.arcs += 1;

@@ -11,6 +11,7 @@ mod label;
 pub(crate) mod names;
 pub(crate) mod parts;
 mod shufflecast;
+mod topology;
 mod trees;
 
 use crate::exit::{Exit, Failure};
@@ -47,6 +48,9 @@ pub(crate) enum PlanWhat {
     /// Relays of a p, k-Shufflecast, and its rules after relays have failed
     #[command(after_help = shufflecast::EXAMPLES)]
     Shufflecast(shufflecast::ShufflecastArgs),
+    /// Size and picture of a network
+    #[command(after_help = topology::EXAMPLES)]
+    Topology(topology::TopologyArgs),
     /// Arc-disjoint Steiner trees in BCube, torus or fat-tree (Datacast)
     #[command(after_help = trees::EXAMPLES)]
     Trees(trees::TreesArgs),
@@ -184,6 +188,7 @@ fn answer(what: &PlanWhat) -> Result<Answer, PlanError> {
     match what {
         PlanWhat::Advise(args) => advise::plan(args),
         PlanWhat::Shufflecast(args) => shufflecast::plan(args),
+        PlanWhat::Topology(args) => topology::plan(args),
         PlanWhat::Trees(args) => trees::plan(args),
         PlanWhat::Label(args) => label::plan(args),
         PlanWhat::Circuits(args) => circuits::plan(args),
