@@ -39,7 +39,8 @@ fn interest(words: &mut Words<'_>, packets: u64) -> Interest {
 
 fn data(words: &mut Words<'_>, packets: u64) -> Data {
     let decision = match words.below(4) {
-        0 | 1 => Decision::Open,
+        0 => Decision::Open,
+        1 => Decision::At(words.number(packets) as u32),
         2 => Decision::Next(words.small(9)),
         _ => Decision::End,
     };

@@ -57,9 +57,10 @@ impl Liar {
     }
 
     fn data(&mut self, near: u64, length: u16) -> Data {
-        let decision = match self.below(4) {
+        let decision = match self.below(5) {
             0 => Decision::Next(self.number(6) as u32),
             1 => Decision::End,
+            2 => Decision::At(self.number(near) as u32),
             _ => Decision::Open,
         };
         let length = if self.below(8) == 0 { self.number(u64::from(length)) as u16 } else { length };

@@ -56,6 +56,8 @@ const FLAG_FRESH: u8 = 1;
 const FLAG_AGAIN: u8 = 2;
 const FLAG_NEXT: u8 = 4;
 const FLAG_END: u8 = 8;
+/// Both of them: the field holds a packet of the object in place of a block.
+const FLAG_AT: u8 = FLAG_NEXT | FLAG_END;
 
 /// The first bytes of the keyed BLAKE3 hash of a packet's payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -131,6 +133,9 @@ pub enum Follows {
     Next(u32),
     /// The tree has no further block.
     End,
+    /// The tree has come to this packet of the object. Said to a receiver that asks past all stores: it may
+    /// have missed much.
+    At(u32),
 }
 
 /// Kind of a packet of the transfer.
@@ -214,6 +219,7 @@ impl<'a> Packet<'a> {
                     0 => Follows::Open,
                     FLAG_NEXT => Follows::Next(next),
                     FLAG_END => Follows::End,
+                    FLAG_AT => Follows::At(next),
                     _ => return Err(WireError::Malformed),
                 };
                 Kind::Data { again: flags & FLAG_AGAIN != 0, follows }
@@ -241,6 +247,7 @@ impl Header {
                     Follows::Open => (KIND_DATA, again, 0),
                     Follows::Next(block) => (KIND_DATA, again | FLAG_NEXT, block),
                     Follows::End => (KIND_DATA, again | FLAG_END, 0),
+                    Follows::At(packet) => (KIND_DATA, again | FLAG_AT, packet),
                 }
             }
         };
@@ -318,8 +325,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn kinds() -> impl Strategy<Value = Kind> {
-        let follows =
-            prop_oneof![Just(Follows::Open), any::<u32>().prop_map(Follows::Next), Just(Follows::End)];
+        let follows = prop_oneof![
+            Just(Follows::Open),
+            any::<u32>().prop_map(Follows::Next),
+            Just(Follows::End),
+            any::<u32>().prop_map(Follows::At)
+        ];
         prop_oneof![
             any::<bool>().prop_map(|fresh| Kind::Interest { fresh }),
             (any::<bool>(), follows).prop_map(|(again, follows)| Kind::Data { again, follows }),

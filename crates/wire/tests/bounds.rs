@@ -504,11 +504,11 @@ fn packets_of_pull_say_nothing_twice() {
     assert!(taken(&interest) && !taken(&[&interest[..], &[0]].concat()), "an interest has no payload");
     for flags in 0..=u8::MAX {
         assert_eq!(taken(&changed(&interest, 2, &[flags])), flags < 2, "interest with {flags}");
-        // Again is free; next and end are not both set, and nothing else.
-        let lawful = [0, 2, 4, 6, 8, 10].contains(&flags);
+        // Again is free; next and end together are a place, and there is nothing else.
+        let lawful = [0, 2, 4, 6, 8, 10, 12, 14].contains(&flags);
         assert_eq!(taken(&changed(&data, 2, &[flags])), lawful, "data with {flags}");
         let next = changed(&changed(&data, 2, &[flags]), 20, &[0, 0, 0, 1]);
-        assert_eq!(taken(&next), [4, 6].contains(&flags), "a block with {flags}");
+        assert_eq!(taken(&next), [4, 6, 12, 14].contains(&flags), "a block or a packet with {flags}");
     }
     // Two hops are used: the others are zero.
     for at in pull::ROUTE_AT + 2..pull::ROUTE_AT + HOPS_MAX {

@@ -228,13 +228,15 @@ impl Forwarder {
             self.answer(from, data, Payload::Slot(slot));
             return;
         }
-        match self.pending.ask(now, interest.name, from, back) {
-            Verdict::Forward => {
+        let verdict = self.pending.ask(now, interest.name, from, back);
+        let for_source = interest.fresh && self.pending.ask_source(now, interest.name);
+        match verdict {
+            Verdict::Full => self.counters.full += 1,
+            Verdict::Joined if !for_source => self.counters.joined += 1,
+            Verdict::Joined | Verdict::Forward => {
                 self.counters.forwarded += 1;
                 self.send(port, onward, Payload::None);
             }
-            Verdict::Joined => self.counters.joined += 1,
-            Verdict::Full => self.counters.full += 1,
         }
     }
 
@@ -377,6 +379,24 @@ mod tests {
         assert!(matches!(out[..], [Output::Send { port: 1, packet: Packet::Interest(_), .. }]));
         let out = take(&mut node, 3, Face::Port(1), Packet::Data(data(5, arrived)));
         assert_eq!(out[1], Output::Keep { slot: 0 }, "in the place of the old one");
+    }
+
+    /// The way that the others' interest took may have failed; one of a kind is enough.
+    #[test]
+    fn a_fresh_interest_goes_on_though_others_wait_for_its_name() {
+        let mut node = forwarder(4);
+        let ask = interest(5, at_second(1, false));
+        let fresh = Packet::Interest(Interest { fresh: true, ..ask });
+        assert_eq!(take(&mut node, 0, Face::Port(2), Packet::Interest(ask)).len(), 1);
+        assert_eq!(take(&mut node, 1, Face::Port(3), fresh).len(), 1);
+        assert_eq!(take(&mut node, 2, Face::Port(0), fresh), []);
+        let arrived = at_second(0, false).stepped();
+        let out = take(&mut node, 3, Face::Port(1), Packet::Data(data(5, arrived)));
+        let sent = out.iter().filter(|output| matches!(output, Output::Send { .. }));
+        assert_eq!((sent.count(), node.pending()), (3, 0));
+        // The next one for this name is the first again.
+        assert_eq!(take(&mut node, 4, Face::Port(2), fresh).len(), 1);
+        assert_eq!(take(&mut node, 5, Face::Port(3), fresh), []);
     }
 
     #[test]

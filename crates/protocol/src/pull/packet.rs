@@ -46,6 +46,9 @@ pub enum Decision {
     Next(u32),
     /// The tree has no further block.
     End,
+    /// The tree has come to this packet of the object: the source's answer to an interest past all stores.
+    /// Not in the paper, whose receivers ask for all that they have missed before they go on.
+    At(u32),
 }
 
 /// A request for one packet.
@@ -57,7 +60,8 @@ pub struct Interest {
     pub route: Route,
     /// The tree that the route belongs to.
     pub tree: u8,
-    /// Only the source may answer: what caches hold has turned out to be corrupt.
+    /// Only the source may answer: what caches hold has turned out to be corrupt, or the receiver was cut off
+    /// and does not know where the tree is.
     pub fresh: bool,
 }
 
@@ -101,6 +105,7 @@ impl Packet {
                     Decision::Open => Follows::Open,
                     Decision::Next(block) => Follows::Next(block),
                     Decision::End => Follows::End,
+                    Decision::At(packet) => Follows::At(packet),
                 };
                 (data.name, data.route, data.tree, Kind::Data { again: data.again, follows })
             }
@@ -120,6 +125,7 @@ impl Packet {
                     Follows::Open => Decision::Open,
                     Follows::Next(block) => Decision::Next(block),
                     Follows::End => Decision::End,
+                    Follows::At(packet) => Decision::At(packet),
                 };
                 Packet::Data(Data { name, route, decision, length, tree, again })
             }
@@ -162,7 +168,8 @@ mod tests {
             let route = Route::from_bytes(&hops, position.min(hops.len() as u8)).unwrap();
             let name = Name::new(Handle(handle), sn).with_digest(Digest(digest));
             let interest = Packet::Interest(Interest { name, route, tree, fresh: bits & 1 == 0 });
-            let decision = [Decision::Open, Decision::Next(block), Decision::End][usize::from(bits % 3)];
+            let decisions = [Decision::Open, Decision::Next(block), Decision::End, Decision::At(block)];
+            let decision = decisions[usize::from(bits >> 4 & 3)];
             let data = Packet::Data(Data { name, route, decision, length, tree, again: bits & 8 == 0 });
             prop_assert_eq!(Packet::from_wire(&interest.to_wire(), 0), interest);
             prop_assert_eq!(Packet::from_wire(&data.to_wire(), length), data);

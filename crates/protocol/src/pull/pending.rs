@@ -25,6 +25,8 @@ pub(super) struct Waiter {
 struct Entry {
     forwarded_at: Time,
     waiters: u32,
+    /// It was sent on for the source alone to answer.
+    fresh: bool,
 }
 
 /// Decision on an interest.
@@ -101,12 +103,25 @@ impl PendingTable {
         let Some(waiters) = self.new_waiter(now, face, back, NONE) else {
             return Verdict::Full;
         };
-        self.entries.insert(name, Entry { forwarded_at: now, waiters });
+        self.entries.insert(name, Entry { forwarded_at: now, waiters, fresh: false });
         Verdict::Forward
     }
 
+    /// An interest that only the source may answer has just joined the ones for a name. Returns true if it is
+    /// to be sent on nevertheless, once: what the others wait for may have been sent by a way that has failed.
+    pub(super) fn ask_source(&mut self, now: Time, name: Name) -> bool {
+        let Some(slot) = self.entries.find(name) else { return false };
+        let entry = self.entries.value_mut(slot);
+        if core::mem::replace(&mut entry.fresh, true) {
+            return false;
+        }
+        entry.forwarded_at = now;
+        self.entries.renew(slot);
+        true
+    }
+
     fn ask_again(&mut self, now: Time, slot: u32, face: Face, back: Route) -> Verdict {
-        let Entry { forwarded_at, waiters } = *self.entries.value(slot);
+        let Entry { forwarded_at, waiters, .. } = *self.entries.value(slot);
         let mut at = waiters;
         while at != NONE && self.waiters[at as usize].face != face {
             at = self.waiters[at as usize].next;

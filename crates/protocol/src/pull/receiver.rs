@@ -38,6 +38,14 @@ const LIST_TURNS: u32 = 8;
 /// In every tree a receiver may wait for so many times its credits, lost packets counted.
 const OPEN_PER_CREDIT: usize = 8;
 
+/// A tree is cut off where its oldest interest was repeated so often and nothing at all came meanwhile. A
+/// loss by chance, however often, is no cut: other packets come.
+const CUT_OFF_TRIES: u32 = 2;
+
+/// Every other time, one that was cut off asks as always. After so many answers to that alone it goes on where
+/// it was: a node of an older version drops the source's word.
+const PLAIN_ANSWERS: u32 = 2;
+
 /// Settings of a receiver.
 #[derive(Clone, Debug)]
 pub struct ReceiverConfig {
@@ -176,6 +184,12 @@ struct Tree {
     /// Number of blocks that it has gone through, so that decisions that lead in a circle end.
     moves: u32,
     asked_last: bool,
+    /// Nothing has come for a while, or the way is another: the others may be far ahead. One packet is asked
+    /// for past all stores, and the source's answer says where the tree is. What was missed is a gap until
+    /// the end, where it holds up no other receiver.
+    cut_off: bool,
+    /// Number of answers since then that did not have to come from the source.
+    plain: u32,
     last_data: Time,
     stalled: bool,
     timer: RoundTrips,
@@ -226,6 +240,8 @@ impl Receiver {
                 decision: Decision::Open,
                 moves: 0,
                 asked_last: false,
+                cut_off: false,
+                plain: 0,
                 last_data: Time::ZERO,
                 stalled: false,
                 timer: RoundTrips::default(),
@@ -371,36 +387,77 @@ impl Receiver {
             return None;
         }
         for number in 0..self.trees.len() {
-            let tree = &mut self.trees[number];
-            let Some(route) = tree.route else { continue };
-            while let Some((at, early)) = tree.due(now, self.config.retry) {
-                let open = tree.take(at);
-                let sn = open.sn;
-                if self.have.has(sn) && !(tree.asked_last && sn + 1 == tree.end) {
-                    // It has come by another tree.
-                    continue;
+            let Some(route) = self.trees[number].route else { continue };
+            while let Some((at, early)) = self.trees[number].due(now, self.config.retry) {
+                if let Some(sn) = self.again(now, number, at, early) {
+                    return Some(self.ask(number, route, sn));
                 }
-                tree.open.push_back(Open::new(sn, now, open.tries.saturating_add(1)));
-                if !early {
-                    tree.timer.expired(now, self.config.retry);
-                }
-                self.counters.repeated += 1;
-                if !tree.stalled && now.since(tree.last_data) >= self.config.stalled_after {
-                    tree.stalled = true;
-                    self.outputs.push_back(Output::Stalled { tree: number as u8 });
-                }
-                return Some(self.ask(number, route, sn));
             }
-            let credits = self.config.credits as usize;
-            if tree.open.len() - tree.lost < credits
-                && tree.open.len() < credits * OPEN_PER_CREDIT
+            if self.has_credit(number)
                 && let Some(sn) = self.choose(number)
             {
-                self.trees[number].open.push_back(Open::new(sn, now, 0));
+                let tree = &mut self.trees[number];
+                tree.open.push_back(Open::new(sn, now, 0));
+                if tree.cut_off && !self.have.has(sn) {
+                    self.fresh.insert(sn..sn + 1);
+                }
                 return Some(self.ask(number, route, sn));
             }
         }
         None
+    }
+
+    /// Takes up an interest that is due; the packet to ask for again, unless it has come by another tree.
+    fn again(&mut self, now: Time, number: usize, at: usize, early: bool) -> Option<u64> {
+        let tree = &mut self.trees[number];
+        let open = tree.take(at);
+        let sn = open.sn;
+        if self.have.has(sn) && !(tree.asked_last && sn + 1 == tree.end) {
+            return None;
+        }
+        let is_silent = tree.last_data < open.sent_at;
+        if !tree.stalled && now.since(tree.last_data) >= self.config.stalled_after {
+            tree.stalled = true;
+            self.outputs.push_back(Output::Stalled { tree: number as u8 });
+        }
+        if is_silent && open.tries >= CUT_OFF_TRIES && !tree.cut_off {
+            tree.open.push_back(open);
+            self.cut_off(number);
+            return None;
+        }
+        if !early {
+            tree.timer.expired(now, self.config.retry);
+        }
+        if tree.cut_off && open.tries.is_multiple_of(2) {
+            self.fresh.remove(sn..sn + 1);
+        } else if tree.cut_off && !self.have.has(sn) {
+            self.fresh.insert(sn..sn + 1);
+        }
+        tree.open.push_back(Open::new(sn, now, open.tries.saturating_add(1)));
+        self.counters.repeated += 1;
+        Some(sn)
+    }
+
+    fn has_credit(&self, number: usize) -> bool {
+        let tree = &self.trees[number];
+        let credits = if tree.cut_off { 1 } else { self.config.credits as usize };
+        tree.open.len() - tree.lost < credits && tree.open.len() < credits * OPEN_PER_CREDIT
+    }
+
+    /// A tree may have gone on without this receiver. What it was asked for is a part of the gap: nodes on the
+    /// way still wait for it by the way that has failed, and would hold credits for a while.
+    fn cut_off(&mut self, number: usize) {
+        let tree = &mut self.trees[number];
+        (tree.cut_off, tree.plain) = (true, 0);
+        tree.lost = 0;
+        for Open { sn, .. } in core::mem::take(&mut tree.open) {
+            // Its answer would say where the tree goes on.
+            tree.asked_last &= sn + 1 != tree.end;
+            let is_found_later = self.sweep == 0 && sn < self.config.blocks.packets();
+            if !is_found_later && !self.have.has(sn) {
+                self.redo.insert(sn..sn + 1);
+            }
+        }
     }
 
     /// Returns the time to request a packet again.
@@ -443,7 +500,9 @@ impl Receiver {
         tree.last_data = now;
         tree.stalled = false;
         let mut round_trip = None;
+        let mut is_word = false;
         if let Some(at) = tree.open.iter().position(|open| open.sn == sn) {
+            is_word = core::mem::take(&mut tree.cut_off);
             let open = tree.take(at);
             tree.overtake(now, at, self.config.overtaken);
             if open.tries == 0 {
@@ -453,11 +512,15 @@ impl Receiver {
         }
         if block.is_some() && tree.block == block {
             match data.decision {
-                Decision::Open if sn + 1 == tree.end => tree.decision = Decision::End,
-                Decision::Open => {}
+                Decision::Open | Decision::At(_) if sn + 1 == tree.end => tree.decision = Decision::End,
+                Decision::Open | Decision::At(_) => {}
                 Decision::Next(next) if next >= blocks.count() => tree.decision = Decision::End,
                 decision => tree.decision = decision,
             }
+        }
+        if is_word {
+            let is_plain = !self.fresh.contains(sn);
+            tree.leap(&blocks, data.decision, tree.block == block, is_plain);
         }
         if !self.have.insert(sn) {
             self.counters.duplicates += 1;
@@ -554,6 +617,13 @@ impl Receiver {
 
     /// The next packet to ask for in a tree that has credit.
     fn choose(&mut self, number: usize) -> Option<u64> {
+        // The source's word on a packet of another block tells nothing of this tree.
+        if self.trees[number].cut_off
+            && self.trees[number].block.is_some()
+            && let Some(sn) = self.choose_of_object(number)
+        {
+            return Some(sn);
+        }
         while let Some(sn) = self.redo.first() {
             self.redo.remove(sn..sn + 1);
             if !self.have.has(sn) && !self.is_open(sn) {
@@ -608,15 +678,16 @@ impl Receiver {
                     tree.asked_last = false;
                     tree.moves += 1;
                 }
-                Decision::Next(_) | Decision::End => tree.block = None,
+                Decision::Next(_) | Decision::End | Decision::At(_) => tree.block = None,
             }
         }
         self.sweep()
     }
 
-    /// Returns a missing packet that was not requested, when no tree has a block left.
+    /// Returns a missing packet that was not requested, when no tree has a block left. One from which nothing
+    /// comes is not waited for.
     fn sweep(&mut self) -> Option<u64> {
-        if self.trees.iter().any(|tree| tree.block.is_some()) {
+        if self.trees.iter().any(|tree| tree.block.is_some() && !tree.cut_off) {
             return None;
         }
         let packets = self.config.blocks.packets();
@@ -655,11 +726,8 @@ impl Receiver {
         tree.stalled = false;
         tree.timer.doubled = 0;
         if route.is_some() {
-            // All that is open is due at once: the old way may never answer.
-            // Whose answer comes then, and how long it took, cannot be told.
-            tree.open.iter_mut().for_each(|open| *open = Open::new(open.sn, Time::ZERO, open.tries.max(1)));
-            tree.lost = 0;
-            return;
+            // The old way may never answer, and whose answer comes by the new one cannot be told.
+            return self.cut_off(usize::from(number));
         }
         let open = core::mem::take(&mut tree.open);
         let lists = core::mem::take(&mut tree.lists);
@@ -677,6 +745,33 @@ impl Receiver {
 }
 
 impl Tree {
+    /// The source has answered one that was cut off. Where it says that the tree is far ahead, the tree is
+    /// asked there; what lies between is a gap that is filled when no tree has a block left.
+    fn leap(&mut self, blocks: &Blocks, decision: Decision, is_of_block: bool, is_plain: bool) {
+        match decision {
+            Decision::Open if is_plain => {
+                self.plain += 1;
+                self.cut_off = self.plain < PLAIN_ANSWERS;
+            }
+            Decision::Open => {}
+            Decision::At(packet) => {
+                let (packet, block) = (u64::from(packet), blocks.block_of(packet.into()));
+                let is_ahead = self.block != Some(block) || self.cursor < packet;
+                if packet < blocks.packets() && is_ahead && self.moves < blocks.count() {
+                    self.moves += u32::from(self.block != Some(block));
+                    (self.block, self.cursor, self.end) = (Some(block), packet, blocks.packets_of(block).end);
+                    (self.decision, self.asked_last) = (Decision::Open, false);
+                }
+            }
+            // A block that the tree has left. How far it has come since then, the next answer says.
+            Decision::Next(_) | Decision::End if is_of_block => {
+                self.cursor = self.end;
+                self.cut_off = self.block.is_some() && self.decision != Decision::End;
+            }
+            Decision::Next(_) | Decision::End => self.cut_off = self.block.is_some(),
+        }
+    }
+
     /// Takes out what was asked for, by its place.
     fn take(&mut self, at: usize) -> Open {
         let open = self.open.remove(at).expect("the caller has found it there");

@@ -104,6 +104,8 @@ struct Waiting {
     sn: u64,
     back: Route,
     again: bool,
+    /// It was asked for past all stores.
+    fresh: bool,
 }
 
 /// Packets that wait to leave by one port in one tree.
@@ -114,6 +116,8 @@ struct Lane {
     /// Packets that were asked for by this port.
     asked: Bits,
     first: VecDeque<Waiting>,
+    /// The furthest packet of the tree's block that was asked for.
+    front: u64,
     /// Retransmissions go first: a receiver that needs them is behind all others.
     again: VecDeque<Waiting>,
     /// Number of retransmissions that have left in a row.
@@ -272,7 +276,7 @@ impl Source {
                     tree.rate.limits();
                     continue;
                 }
-                let port = lane.port;
+                let (port, front) = (lane.port, lane.front);
                 lane.repeated = if next.again { lane.repeated.saturating_add(1) } else { 0 };
                 if next.again {
                     lane.again.pop_front()
@@ -287,7 +291,7 @@ impl Source {
                     tree.advanced = true;
                     tree.counters.first_bytes += u64::from(length);
                 }
-                return Some(Output::Send { port, data: self.data(number, next, length) });
+                return Some(Output::Send { port, data: self.data(number, next, length, front) });
             }
         }
         None
@@ -324,7 +328,7 @@ impl Source {
             let (first, again) = (VecDeque::new(), VecDeque::new());
             let turns = Turns::new(self.config.credits);
             let asked = Bits::new(packets);
-            tree.lanes.push(Lane { port, bucket, asked, first, again, repeated: 0, turns });
+            tree.lanes.push(Lane { port, bucket, asked, first, front: 0, again, repeated: 0, turns });
             tree.lanes.len() - 1
         });
         let lane = &mut tree.lanes[at];
@@ -335,8 +339,9 @@ impl Source {
         }
         tree.rate.advance(now);
         tree.counters.interests += 1;
-        let waiting = Waiting { sn, back: interest.route, again: true };
+        let waiting = Waiting { sn, back: interest.route, again: true, fresh: interest.fresh };
         if lane.asked.insert(sn) {
+            lane.advance(&self.config.blocks, tree.block, sn);
             lane.turns.asked(now);
             lane.first.push_back(Waiting { again: false, ..waiting });
             return;
@@ -365,13 +370,18 @@ impl Source {
         }
     }
 
-    /// The packet for an interest, with the decision if it is one of the block's last.
-    fn data(&mut self, number: usize, waiting: Waiting, length: u16) -> Data {
+    /// The packet for an interest, with the decision if it is one of the block's last. One that was asked for
+    /// past all stores, and that was sent before, says where the tree is.
+    fn data(&mut self, number: usize, waiting: Waiting, length: u16, front: u64) -> Data {
         let blocks = self.config.blocks;
         let ahead = u64::from(self.config.decide_ahead.max(1));
         let block = (waiting.sn < blocks.packets()).then(|| blocks.block_of(waiting.sn));
         let ends = block.filter(|block| waiting.sn + ahead >= blocks.packets_of(*block).end);
-        let decision = ends.map_or(Decision::Open, |block| self.decide(number, block));
+        let decision = match ends {
+            Some(block) => self.decide(number, block),
+            None if waiting.fresh && waiting.again => self.place(number, front),
+            None => Decision::Open,
+        };
         Data {
             name: Name::new(self.config.transfer, waiting.sn),
             route: waiting.back.stepped(),
@@ -380,6 +390,15 @@ impl Source {
             tree: number as u8,
             again: waiting.again,
         }
+    }
+
+    /// The place of a tree, for a receiver that was cut off: the furthest packet that any other has asked for.
+    fn place(&self, number: usize, front: u64) -> Decision {
+        let blocks = self.config.blocks;
+        let Some(block) = self.trees[number].block else { return Decision::End };
+        let first = blocks.packets_of(block).start;
+        let packet = if blocks.block_of(front) == block { front } else { first };
+        u32::try_from(packet).map_or(Decision::Open, Decision::At)
     }
 
     /// Decides which block follows a block. The first tree that comes to its end and carries it decides.
@@ -428,6 +447,15 @@ fn is_full(ports: u128, port: u8) -> bool {
 }
 
 impl Lane {
+    /// A packet of the object was asked for, for the first time.
+    fn advance(&mut self, blocks: &Blocks, carried: Option<u32>, sn: u64) {
+        let block = (sn < blocks.packets()).then(|| blocks.block_of(sn));
+        if block.is_some() && block == carried {
+            let is_further = blocks.block_of(self.front) != blocks.block_of(sn) || sn > self.front;
+            self.front = if is_further { sn } else { self.front };
+        }
+    }
+
     /// Returns the packet that leaves next.
     fn next(&self) -> Option<Waiting> {
         let (first, again) = (self.first.front(), self.again.front());

@@ -393,7 +393,113 @@ fn a_new_way_is_used_at_once() {
     receiver.handle(Time(10_100), Input::Rerouted { tree: 0, route: Some(route) });
     let out = outputs(&mut receiver, 10_100);
     let new = |output: &Output| matches!(output, Output::Ask(interest) if interest.route == route);
-    assert!(out.len() == 3 && out.iter().all(new), "{out:?}");
+    // One packet until the source has answered; what was open is a part of the gap.
+    assert!(out.len() == 1 && out.iter().all(new), "{out:?}");
+    give(&mut receiver, 10_200, 3, 0, Decision::Open);
+    assert_eq!(asked(&mut receiver, 10_200), [(0, 4), (0, 5), (0, 6)]);
+}
+
+/// Time at which nothing has come in a tree for two repeats of what is open.
+fn until_cut_off(receiver: &mut Receiver, tree: usize) -> u64 {
+    while !receiver.trees[tree].cut_off {
+        let now = receiver.deadline().unwrap();
+        asked(receiver, now.0);
+    }
+    receiver.deadline().map_or(0, |at| at.0)
+}
+
+#[test]
+fn one_that_hears_nothing_asks_past_all_stores_where_the_tree_is() {
+    let mut receiver = receiver(40, 1, fixed());
+    receiver.handle(Time(0), Input::Begin);
+    assert_eq!(asked(&mut receiver, 0), [(0, 0), (0, 1), (0, 2)]);
+    assert_eq!((asked(&mut receiver, 1_000).len(), asked(&mut receiver, 2_000).len()), (3, 3));
+    // The third time in vain: the next one is for the source.
+    assert_eq!(fresh(&mut receiver, 3_000), [3]);
+    assert_eq!(receiver.trees[0].open.len(), 1);
+    give(&mut receiver, 3_100, 3, 0, Decision::At(17));
+    assert_eq!(asked(&mut receiver, 3_100), [(0, 17), (0, 18), (0, 19)]);
+    (17..20).for_each(|sn| give(&mut receiver, 3_300, sn, 0, Decision::End));
+    let rest = [(0, 0), (0, 1), (0, 2)];
+    assert_eq!(asked(&mut receiver, 3_300), rest, "all that is missing, when no tree has a block");
+}
+
+#[test]
+fn other_packets_that_come_show_that_a_tree_is_not_cut() {
+    let mut receiver = receiver(40, 1, fixed());
+    receiver.handle(Time(0), Input::Begin);
+    asked(&mut receiver, 0);
+    for turn in 1..9 {
+        give(&mut receiver, turn * 1_000 - 1, turn, 0, Decision::Open);
+        assert_eq!(fresh(&mut receiver, turn * 1_000 - 1), []);
+        assert_eq!(fresh(&mut receiver, turn * 1_000), [], "packet 0 is lost each time");
+    }
+    assert!(!receiver.trees[0].cut_off);
+}
+
+/// Words of the source on a packet, and what is asked for next: past all stores or not.
+#[test]
+fn a_block_that_the_tree_has_left_is_left_and_a_false_word_means_nothing() {
+    let answers = [
+        (3, Decision::Next(2), alloc::vec![20], alloc::vec![]),
+        (3, Decision::Next(40), alloc::vec![], alloc::vec![0, 1, 2]),
+        (3, Decision::End, alloc::vec![], alloc::vec![0, 1, 2]),
+        (3, Decision::At(1), alloc::vec![], alloc::vec![4, 5, 6]),
+        (3, Decision::At(40), alloc::vec![], alloc::vec![4, 5, 6]),
+        (3, Decision::At(u32::MAX), alloc::vec![], alloc::vec![4, 5, 6]),
+    ];
+    for (sn, decision, past_stores, plain) in answers {
+        let mut receiver = receiver(40, 1, fixed());
+        receiver.handle(Time(0), Input::Begin);
+        asked(&mut receiver, 0);
+        until_cut_off(&mut receiver, 0);
+        give(&mut receiver, 3_100, sn, 0, decision);
+        let mut again = receiver.clone();
+        assert_eq!(fresh(&mut again, 3_100), past_stores, "{decision:?}");
+        if past_stores.is_empty() {
+            let asked: Vec<u64> = asked(&mut receiver, 3_100).iter().map(|entry| entry.1).collect();
+            assert_eq!(asked, plain, "{decision:?}");
+        }
+    }
+}
+
+#[test]
+fn one_that_gets_no_word_asks_as_always() {
+    let mut receiver = receiver(40, 1, fixed());
+    receiver.handle(Time(0), Input::Begin);
+    asked(&mut receiver, 0);
+    while !receiver.trees[0].cut_off {
+        let now = receiver.deadline().unwrap().0;
+        receiver.poll(Time(now));
+    }
+    // An answer that any store may have given says nothing; the second one will have to do.
+    for (sn, next) in [(3, alloc::vec![(0, 4)]), (4, alloc::vec![(0, 5), (0, 6), (0, 7)])] {
+        let mut now = receiver.deadline().unwrap().0;
+        for past_stores in [alloc::vec![], alloc::vec![sn], alloc::vec![]] {
+            assert_eq!(fresh(&mut receiver, now), past_stores, "at {now}");
+            now = receiver.deadline().unwrap().0;
+        }
+        give(&mut receiver, now, sn, 0, Decision::Open);
+        assert_eq!(asked(&mut receiver, now), next);
+    }
+}
+
+/// A tree that has ended would wait for one that is cut off without an end.
+#[test]
+fn what_a_tree_that_is_cut_off_lacks_comes_by_another() {
+    let mut receiver = receiver(20, 2, fixed());
+    receiver.handle(Time(0), Input::Begin);
+    asked(&mut receiver, 0);
+    let mut now = 0;
+    while receiver.packets() < 19 {
+        now += 500;
+        // Tree 1 is silent. Its last packet is asked for there.
+        let open: Vec<u64> = receiver.trees[0].open.iter().map(|open| open.sn).collect();
+        open.into_iter().for_each(|sn| give(&mut receiver, now, sn, 0, Decision::End));
+        asked(&mut receiver, now);
+        assert!(now < 20_000, "{} of 20", receiver.packets());
+    }
+    assert!(receiver.trees[1].cut_off && receiver.trees[0].block.is_none());
 }
 
 #[test]
@@ -533,15 +639,16 @@ fn a_tree_that_is_back_goes_on_with_its_block() {
     assert_eq!(asked(&mut receiver, 5), []);
     let route = Route::new(&[Hop { port: 1, non_branching: false }]).unwrap();
     receiver.handle(Time(6), Input::Regained { tree: 1, route, block: 2 });
-    // What was open in the tree comes first, then its block.
+    // The source says where the tree is; what was open comes next, and then its block.
+    assert_eq!(fresh(&mut receiver, 6), [20]);
+    give(&mut receiver, 6, 20, 1, Decision::At(25));
     assert_eq!(asked(&mut receiver, 6), [(1, 10), (1, 11), (1, 12)]);
     (10..13).for_each(|sn| give(&mut receiver, 7, sn, 1, Decision::Open));
-    assert_eq!(asked(&mut receiver, 7), [(1, 20), (1, 21), (1, 22)]);
+    assert_eq!(asked(&mut receiver, 7), [(1, 25), (1, 26), (1, 27)]);
     // A block that there is not, or a tree, means nothing.
     receiver.handle(Time(8), Input::Regained { tree: 1, route, block: 4 });
     receiver.handle(Time(8), Input::Regained { tree: 9, route, block: 0 });
-    give(&mut receiver, 9, 20, 1, Decision::Open);
-    assert!(asked(&mut receiver, 9).contains(&(1, 23)));
+    assert_eq!(fresh(&mut receiver, 8), [28], "its way is another one again");
 }
 
 #[test]
@@ -570,7 +677,7 @@ fn a_new_way_begins_with_the_time_that_round_trips_take() {
     }
     let route = Route::new(&[Hop { port: 2, non_branching: false }]).unwrap();
     receiver.handle(now, Input::Rerouted { tree: 0, route: Some(route) });
-    assert_eq!(asked(&mut receiver, now.0).len(), 3);
+    assert_eq!(asked(&mut receiver, now.0).len(), 1);
     // Asked again at once, which may be one more time in vain.
     let wait = receiver.deadline().unwrap().since(now);
     assert!(wait <= Duration::from_millis(20), "{wait}");

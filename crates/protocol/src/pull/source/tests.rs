@@ -155,6 +155,40 @@ fn a_fresh_interest_is_answered_and_is_no_congestion() {
     assert_eq!((source.counters(0).signals, source.rate_bps(0)), (0, 100_000_000));
 }
 
+/// An answer to one that was cut off: where its port's others are, or that the tree has ended.
+#[test]
+fn a_repeat_past_all_stores_says_where_the_tree_is() {
+    let mut source = source(40, 2);
+    let mut now = 0;
+    let mut decision = |source: &mut Source, port, tree, sn, fresh| {
+        now += 1_000_000;
+        let asked = Interest { fresh, ..interest(sn, tree) };
+        source.handle(Time(now), Input::Interest { port, interest: asked });
+        sent(source, now, now + 900_000)[0].2.decision
+    };
+    for sn in [0, 1, 2, 6, 3] {
+        assert_eq!(decision(&mut source, 0, 0, sn, true), Decision::Open, "for the first time");
+    }
+    assert_eq!(decision(&mut source, 0, 0, 1, false), Decision::Open, "not past all stores");
+    assert_eq!(decision(&mut source, 0, 0, 1, true), Decision::At(6));
+    // Nothing else has left by this port.
+    decision(&mut source, 1, 0, 5, true);
+    assert_eq!(decision(&mut source, 1, 0, 5, true), Decision::At(5));
+    assert_eq!(decision(&mut source, 0, 0, 9, false), Decision::Next(2));
+    assert_eq!(
+        decision(&mut source, 0, 0, 1, true),
+        Decision::At(20),
+        "nothing of its block was asked for yet"
+    );
+    assert_eq!(decision(&mut source, 0, 0, 9, true), Decision::Next(2), "what was decided stays");
+    decision(&mut source, 0, 0, 23, false);
+    // What another tree's block lacks is no place of this one.
+    decision(&mut source, 0, 0, 15, false);
+    assert_eq!(decision(&mut source, 0, 0, 15, true), Decision::At(23));
+    source.handle(Time(100_000_000), Input::TreeGone { tree: 0 });
+    assert_eq!(source.block(0), None);
+}
+
 #[test]
 fn the_last_packet_of_a_block_says_which_block_follows() {
     let mut source = source(35, 2);

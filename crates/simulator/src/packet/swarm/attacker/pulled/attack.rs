@@ -144,7 +144,8 @@ fn other_kind(random: &mut Random, kind: Kind) -> Kind {
         Kind::Interest { fresh } => Kind::Interest { fresh: !fresh },
         Kind::Data { again, .. } => {
             let next = Follows::Next(random.below(8) as u32);
-            let follows = *random.pick(&[Follows::Open, next, Follows::End]);
+            let place = Follows::At(random.magnitude(0..=u64::from(u32::MAX)) as u32);
+            let follows = *random.pick(&[Follows::Open, next, Follows::End, place]);
             Kind::Data { again: again ^ random.one_in(2), follows }
         }
     }
