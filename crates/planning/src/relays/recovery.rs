@@ -98,6 +98,8 @@ pub fn algorithm_2(network: &Shufflecast, failed: u32) -> Recovery {
 /// Recovery from any set of failures: every ToR that some relays could reach is reached.
 ///
 /// Changes as few rules as it finds to change, and gives the failed relay's sources to its mirrors in turn.
+/// After one failure nobody is farther away than 3k - 1 hops then. After several that would not hold, so
+/// that more rules change: until the farthest ToR is as near as any rules of this reach can make it.
 #[must_use]
 pub fn recover(network: &Shufflecast, failed: &BTreeSet<u32>) -> Recovery {
     let mut recovery = Recovery { failed: failed.clone(), ..Recovery::default() };
@@ -152,6 +154,9 @@ impl<'a> Repair<'a> {
                 break;
             }
         }
+        if self.failed.len() > 1 {
+            self.shorten();
+        }
         for (&class, &relay) in &self.changed {
             let before = self.static_relay(class);
             recovery.activated.insert((relay, self.source));
@@ -178,27 +183,61 @@ impl<'a> Repair<'a> {
         !self.failed.contains(&tor) && self.relay_of(self.class(tor)) == tor
     }
 
+    /// Switches relays until no ToR is farther away than the farthest has to be.
+    ///
+    /// Every class may take any live relay, whatever the others do, so one plan gives each ToR the fewest
+    /// hops that any rules do: those over all live relays. Switches here lead over such shortest ways only.
+    /// They move nobody farther away, and so end.
+    fn shorten(&mut self) {
+        let mut shortest = Shortest::new(self);
+        loop {
+            let hops = walk(self.network, self.source, |tor| self.relays(tor)).hops;
+            let is_far = |tor: &u32| hops[*tor as usize] > shortest.limit;
+            let mut far: Vec<u32> = shortest.outwards.iter().copied().filter(is_far).collect();
+            if far.is_empty() {
+                break;
+            }
+            far.sort_by_key(|tor| core::cmp::Reverse(hops[*tor as usize]));
+            shortest.find_ways(self, &hops);
+            let mut switched = BTreeSet::new();
+            for tor in far {
+                let Some(mut hop) = shortest.nearer(self, tor, &switched) else { continue };
+                while shortest.switches[hop as usize] > 0 {
+                    hop = shortest.from[hop as usize];
+                    switched.insert(self.class(hop));
+                    self.switch(hop);
+                }
+            }
+        }
+    }
+
+    /// Makes a ToR the relay of its class.
+    fn switch(&mut self, relay: u32) {
+        let class = self.class(relay);
+        if relay == self.static_relay(class) {
+            self.changed.remove(&class);
+        } else {
+            self.changed.insert(class, relay);
+        }
+    }
+
     /// Switches the fewest classes that let packets get one class further than now; false if none can.
     ///
     /// Looks first for a class whose relay has failed: the others follow by themselves once it is served.
     fn extend(&mut self) -> bool {
         let (switches, from) = self.search();
-        let Some((_, class, mirror)) =
+        let Some((_, _, mirror)) =
             self.next_class(&switches, true).or_else(|| self.next_class(&switches, false))
         else {
             return false;
         };
         // Switch the classes on the way, from the mirror back to what is reached already.
         let mut hop = mirror;
-        self.changed.insert(class, mirror);
+        self.switch(mirror);
         while !self.reached[hop as usize] {
-            let relay = from[hop as usize];
-            self.changed.insert(self.class(relay), relay);
-            hop = relay;
+            hop = from[hop as usize];
+            self.switch(hop);
         }
-        let mut changed = core::mem::take(&mut self.changed);
-        changed.retain(|&class, &mut relay| relay != self.static_relay(class));
-        self.changed = changed;
         debug_assert!(self.relays(self.source), "the source relays for itself");
         true
     }
@@ -206,30 +245,31 @@ impl<'a> Repair<'a> {
     /// The class that does not serve its part of the next column and needs the fewest switches to do so, as
     /// (switches, class, its new relay).
     fn next_class(&self, switches: &[u32], only_failed: bool) -> Option<(u32, u32, u32)> {
+        let best = |class: u32| self.best_mirror(class, switches);
+        let is_dead = |class: &u32| self.failed.contains(&self.relay_of(*class));
+        if only_failed {
+            return self.failed.iter().map(|relay| self.class(*relay)).filter(is_dead).filter_map(best).min();
+        }
         let classes = (0..self.network.tors()).filter(|&tor| self.network.partition(tor) == 0);
-        let stuck = classes.filter(|&class| {
-            let relay = self.relay_of(class);
-            let dead = self.failed.contains(&relay);
-            dead || (!only_failed && !self.reached[relay as usize])
-        });
-        stuck.filter_map(|class| self.best_mirror(class, switches)).min()
+        let is_stuck = |class: &u32| is_dead(class) || !self.reached[self.relay_of(*class) as usize];
+        classes.filter(is_stuck).filter_map(best).min()
     }
 
     /// The live mirror of a class that needs the fewest switches, as (switches, class, mirror). Mirrors that
     /// need the same are taken in turn by the sources.
     fn best_mirror(&self, class: u32, switches: &[u32]) -> Option<(u32, u32, u32)> {
-        let p = self.network.fanout();
-        let first = self.static_relay(class);
-        let turn = self.turn(first);
-        let size = self.network.partition_size();
-        (0..p)
-            .map(|offset| {
-                let partition = (self.network.partition(first) + 1 + (turn + offset) % p) % p;
-                class + partition * size
-            })
+        self.mirrors_in_turn(class)
             .filter(|mirror| !self.failed.contains(mirror) && switches[*mirror as usize] != UNREACHED)
             .min_by_key(|&mirror| switches[mirror as usize])
             .map(|mirror| (switches[mirror as usize], class, mirror))
+    }
+
+    /// The mirrors of a class, beginning with the one whose turn it is for this source.
+    fn mirrors_in_turn(&self, class: u32) -> impl Iterator<Item = u32> + use<> {
+        let (p, size) = (self.network.fanout(), self.network.partition_size());
+        let first = self.static_relay(class);
+        let (turn, partition) = (self.turn(first), self.network.partition(first));
+        (0..p).map(move |offset| class + (partition + 1 + (turn + offset) % p) % p * size)
     }
 
     /// The place of the source among the sources of a relay, within the p - 1 other mirrors.
@@ -273,5 +313,75 @@ impl<'a> Repair<'a> {
             }
         }
         (switches, from)
+    }
+}
+
+/// The shortest ways from a source over all live relays.
+struct Shortest {
+    /// The hops to every ToR.
+    nearest: Vec<u32>,
+    /// The hops to the farthest ToR that can be reached.
+    limit: u32,
+    /// The ToRs that can be reached, nearest first.
+    outwards: Vec<u32>,
+    /// The fewest switches after which each ToR is as near as it can be.
+    switches: Vec<u32>,
+    /// The relay before each ToR then.
+    from: Vec<u32>,
+}
+
+impl Shortest {
+    fn new(repair: &Repair) -> Self {
+        let nearest = walk(repair.network, repair.source, |tor| !repair.failed.contains(&tor)).hops;
+        let mut outwards: Vec<u32> = (0..repair.network.tors()).collect();
+        outwards.retain(|tor| nearest[*tor as usize] != UNREACHED);
+        outwards.sort_by_key(|tor| nearest[*tor as usize]);
+        let limit = outwards.last().map_or(0, |tor| nearest[*tor as usize]);
+        let unknown = vec![UNREACHED; nearest.len()];
+        Shortest { nearest, limit, outwards, switches: unknown.clone(), from: unknown }
+    }
+
+    /// Finds the ways that need the fewest switches, where the ToRs are so many hops away now.
+    fn find_ways(&mut self, repair: &Repair, hops: &[u32]) {
+        for &tor in &self.outwards {
+            let nearest = self.nearest[tor as usize];
+            if hops[tor as usize] == nearest {
+                self.switches[tor as usize] = 0;
+                continue;
+            }
+            let switches = |relay: u32| {
+                self.switches[relay as usize] + u32::from(repair.relay_of(repair.class(relay)) != relay)
+            };
+            let leads_here = |relay: &u32| {
+                self.nearest[*relay as usize].checked_add(1) == Some(nearest)
+                    && !repair.failed.contains(relay)
+            };
+            let relays = repair.mirrors_in_turn(repair.network.parent(tor, 0)).filter(leads_here);
+            if let Some((switches, relay)) =
+                relays.map(|relay| (switches(relay), relay)).min_by_key(|way| way.0)
+            {
+                (self.switches[tor as usize], self.from[tor as usize]) = (switches, relay);
+            }
+        }
+    }
+
+    /// The ToR on the way to `tor` that has to be as near as it can be for `tor` to be within the limit, and
+    /// needs the fewest switches for it; nothing if the way has been switched already.
+    fn nearer(&self, repair: &Repair, tor: u32, switched: &BTreeSet<u32>) -> Option<u32> {
+        let (mut at, mut behind) = (tor, 0);
+        let mut best = (self.switches[tor as usize], tor);
+        while at != repair.source {
+            let class = repair.network.parent(at, 0);
+            if switched.contains(&class) {
+                return None;
+            }
+            // Of ways with as many switches, the one that brings most ToRs nearer: nearest to the source.
+            if self.nearest[at as usize] + behind <= self.limit && self.switches[at as usize] <= best.0 {
+                best = (self.switches[at as usize], at);
+            }
+            at = repair.relay_of(class);
+            behind += 1;
+        }
+        Some(best.1)
     }
 }

@@ -186,6 +186,106 @@ proptest! {
     }
 }
 
+/// The best of all ways to choose one live relay for every mirror class: the most ToRs that are reached, and
+/// then the fewest hops to the farthest.
+fn best_of_all_plans(network: &Shufflecast, source: u32, failed: &BTreeSet<u32>) -> (usize, u32) {
+    let classes: Vec<u32> = (0..network.tors()).filter(|&tor| network.partition(tor) == 0).collect();
+    let plans = (0..classes.len()).fold(1, |plans, _| plans * network.fanout());
+    let mut best = (0, u32::MAX);
+    for plan in 0..plans {
+        let mut relays = BTreeSet::new();
+        let mut left = plan;
+        for class in &classes {
+            relays.insert(class + left % network.fanout() * network.partition_size());
+            left /= network.fanout();
+        }
+        if !relays.contains(&source) {
+            continue;
+        }
+        let reach = walk(network, source, |tor| relays.contains(&tor) && !failed.contains(&tor));
+        let reached = reach.hops.iter().filter(|hops| **hops != UNREACHED).count();
+        if (reached, core::cmp::Reverse(reach.max_hops())) > (best.0, core::cmp::Reverse(best.1)) {
+            best = (reached, reach.max_hops());
+        }
+    }
+    best
+}
+
+/// ToRs that fail, by themselves and with all of their mirrors.
+fn failures() -> impl Strategy<Value = (BTreeSet<u32>, Option<u32>)> {
+    (proptest::collection::btree_set(0u32..1000, 2..7), proptest::option::weighted(0.3, 0u32..1000))
+}
+
+fn failed_of(network: &Shufflecast, (drawn, class): &(BTreeSet<u32>, Option<u32>)) -> BTreeSet<u32> {
+    let mirrors = class.map(|tor| network.mirrors(tor % network.tors()));
+    drawn.iter().map(|tor| tor % network.tors()).chain(mirrors.into_iter().flatten()).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    /// After several failures no other plan of as good a reach has fewer hops, by trying them all.
+    #[test]
+    fn the_farthest_tor_is_as_near_as_any_plan_makes_it(
+        which in 0usize..3,
+        drawn in failures(),
+        source in 0u32..1000,
+    ) {
+        let network = [(2, 2), (2, 3), (3, 2)].map(|(p, k)| Shufflecast::new(p, k).unwrap())[which];
+        let (failed, source) = (failed_of(&network, &drawn), source % network.tors());
+        if failed.len() < 2 || failed.contains(&source) {
+            return Ok(());
+        }
+        let reach = recover_source(&network, &failed, source).reach(&network, source);
+        let reached = reach.hops.iter().filter(|hops| **hops != UNREACHED).count();
+        prop_assert_eq!((reached, reach.max_hops()), best_of_all_plans(&network, source, &failed));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    /// No rules are better than all live relays at once, and rules of one relay a class are as good.
+    #[test]
+    fn one_relay_a_class_is_as_near_as_all_live_relays(which in 0usize..9, drawn in failures()) {
+        let network = instances()[which];
+        let failed = failed_of(&network, &drawn);
+        if failed.len() < 2 {
+            return Ok(());
+        }
+        let recovery = recover(&network, &failed);
+        for source in (0..network.tors()).filter(|source| !failed.contains(source)).step_by(3) {
+            let (reach, all) = (recovery.reach(&network, source), walk(&network, source, |tor| !failed.contains(&tor)));
+            prop_assert_eq!(reach.unreachable(), all.unreachable());
+            prop_assert_eq!(reach.max_hops(), all.max_hops(), "{:?} for {}", failed, source);
+            prop_assert!(reach.copies.iter().all(|&copies| copies <= 1), "{:?} for {}", failed, source);
+            let relays = recovery.relay_set(&network, source);
+            prop_assert!(relays.iter().all(|relay| !failed.contains(relay)));
+            let classes: BTreeSet<(u32, u32)> =
+                relays.iter().map(|&tor| (network.column(tor), network.row(tor) % network.partition_size())).collect();
+            prop_assert_eq!(classes.len(), relays.len(), "no class has two rules for a source");
+        }
+    }
+}
+
+/// Failures after which the fewest switches lead farther than 3k - 1 hops: to 22, 22, 11 and 6.
+#[test]
+fn several_failures_stay_within_the_papers_bound_where_that_is_possible() {
+    let cases: [(u32, u32, &[u32], u32); 4] = [
+        (2, 5, &[14, 30], 10),
+        (2, 5, &[63, 127, 147], 12),
+        (3, 3, &[0, 21, 33, 69], 6),
+        (6, 2, &[26, 27, 36, 53, 56], 4),
+    ];
+    for (p, k, failed, hops) in cases {
+        let network = Shufflecast::new(p, k).unwrap();
+        let failed: BTreeSet<u32> = failed.iter().copied().collect();
+        let recovery = recover(&network, &failed);
+        let sources = (0..network.tors()).filter(|source| !failed.contains(source));
+        let farthest = sources.map(|source| recovery.reach(&network, source).max_hops()).max().unwrap();
+        assert!(farthest < 3 * k, "{p},{k} {failed:?}: {farthest} hops");
+        assert_eq!(farthest, hops, "{p},{k} {failed:?}");
+    }
+}
+
 #[test]
 fn sources_share_as_lemma_3_says() {
     for network in instances() {
