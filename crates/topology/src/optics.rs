@@ -2,6 +2,8 @@
 //! (Blast, sections II and III-C; Shufflecast, table I).
 
 use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -101,7 +103,7 @@ pub struct PowerBudget {
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error(
     "the light loses {loss_db:.1} dB on its way to {receivers} receivers and the power budget is \
-     {budget_db:.1} dB: use fewer receivers, smaller splitters or amplifiers of a higher gain"
+     {budget_db:.1} dB: use fewer receivers{} or a power budget of {enough_db:.1} dB", with_gain(*gain_db)
 )]
 pub struct PowerError {
     /// The loss where the light goes out: at the weakest receiver, or before an amplifier. Gains of
@@ -111,7 +113,20 @@ pub struct PowerError {
     pub budget_db: f64,
     /// The size of the group.
     pub receivers: u32,
+    /// A budget that would do, in whole tenths of a decibel.
+    pub enough_db: f64,
+    /// A gain that would do if the amplifier before every splitter had at least as much, likewise; nothing if
+    /// none does.
+    pub gain_db: Option<f64>,
 }
+
+fn with_gain(gain_db: Option<f64>) -> String {
+    gain_db.map_or_else(String::new, |gain| format!(", amplifiers of {gain:.1} dB before all splitters"))
+}
+
+/// The highest gain of an amplifier that an error names, in tenths of a decibel. Those for fibres have 20 to
+/// 35 dB.
+const GAIN_MAX_TENTHS: u32 = 400;
 
 /// A cascade that stays within its power budget.
 #[derive(Clone, Debug, PartialEq)]
@@ -144,7 +159,7 @@ impl PowerBudget {
         let mut amplified = vec![splitters.iter().any(|(_, gain)| *gain > 0.0); levels as usize];
         let margin = |amplified: &[bool]| self.margin(cascade, splitters, amplified, &ends);
         // Light that is amplified is never weaker for it: if this is not enough, nothing is.
-        let mut margin_db = margin(&amplified).map_err(|dark| self.error(dark, cascade))?;
+        let mut margin_db = margin(&amplified).map_err(|dark| self.error(dark, cascade, splitters))?;
         // An amplifier does more good the later it comes, so the first ones are taken away where those behind
         // them suffice.
         for level in 0..amplified.len() {
@@ -193,11 +208,33 @@ impl PowerBudget {
         if weakest < 0.0 { Err(weakest) } else { Ok(weakest) }
     }
 
-    fn error(&self, margin_db: f64, cascade: &Cascade) -> PowerError {
+    fn error(&self, margin_db: f64, cascade: &Cascade, splitters: &[(f64, f64)]) -> PowerError {
+        let ends: BTreeSet<u32> = cascade.receivers.iter().map(|&(splitter, _)| splitter).collect();
+        let amplified = vec![true; cascade.stages.len()];
+        // In whole tenths. What is missing at one place is made up for first at the next one.
+        let tenths = |db: f64| libm::ceil(10.0 * db - 1e-6);
+        let mut enough = tenths(self.budget_db - margin_db);
+        let missing = |enough: f64| {
+            let budget = PowerBudget { budget_db: enough / 10.0, ..*self };
+            budget.margin(cascade, splitters, &amplified, &ends).err()
+        };
+        while let Some(margin_db) = missing(enough) {
+            enough += tenths(-margin_db).max(1.0);
+        }
+        let with = |tenths: u32| {
+            let gain = f64::from(tenths) / 10.0;
+            let splitters: Vec<(f64, f64)> =
+                splitters.iter().map(|&(loss, own)| (loss, own.max(gain))).collect();
+            self.margin(cascade, &splitters, &amplified, &ends).is_ok()
+        };
+        let gains: Vec<u32> = (1..=GAIN_MAX_TENTHS).collect();
+        let least = gains.get(gains.partition_point(|tenths| !with(*tenths)));
         PowerError {
             loss_db: self.budget_db - margin_db,
             budget_db: self.budget_db,
             receivers: cascade.receivers.len() as u32,
+            enough_db: enough / 10.0,
+            gain_db: least.map(|tenths| f64::from(*tenths) / 10.0),
         }
     }
 }
@@ -246,6 +283,14 @@ mod tests {
         assert!(budget.plan(&Cascade::new(4, 4)).is_ok());
         let error = budget.plan(&Cascade::new(16, 4)).unwrap_err();
         assert!(error.loss_db > error.budget_db);
+        // What the error names does help, and a tenth of a decibel less does not.
+        for tenth in [0.0, 0.1] {
+            let raised = PowerBudget { budget_db: error.enough_db - tenth, ..budget };
+            let amplified = PowerBudget { amplifier_gain_db: error.gain_db.unwrap() - tenth, ..budget };
+            for budget in [raised, amplified] {
+                assert_eq!(budget.plan(&Cascade::new(16, 4)).is_ok(), tenth == 0.0, "{error}");
+            }
+        }
         let amplified = PowerBudget { amplifier_gain_db: 25.0, ..budget };
         let plan = amplified.plan(&Cascade::new(16, 4)).unwrap();
         assert_eq!(plan.amplified, [1, 2, 3, 4]);
