@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 
 use polycast_topology::Shufflecast;
 
-use super::{Reach, UNREACHED, is_relay, relaying_partition, walk};
+use super::{Reach, UNREACHED, is_relay, relay_set, relaying_partition, walk};
 
 /// Changes of the rules, as (relay, source).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -135,12 +135,17 @@ struct Repair<'a> {
     source: u32,
     /// The relay of every class that differs from the static one.
     changed: BTreeMap<u32, u32>,
+    /// The ToRs that relay now.
+    active: Vec<bool>,
     reached: Vec<bool>,
 }
 
 impl<'a> Repair<'a> {
     fn new(network: &'a Shufflecast, failed: &'a BTreeSet<u32>, source: u32) -> Self {
-        Repair { network, failed, source, changed: BTreeMap::new(), reached: Vec::new() }
+        let mut active = vec![false; network.tors() as usize];
+        relay_set(network, source).into_iter().for_each(|relay| active[relay as usize] = true);
+        failed.iter().for_each(|&relay| active[relay as usize] = false);
+        Repair { network, failed, source, changed: BTreeMap::new(), active, reached: Vec::new() }
     }
 
     fn run(mut self, recovery: &mut Recovery) {
@@ -180,7 +185,7 @@ impl<'a> Repair<'a> {
     }
 
     fn relays(&self, tor: u32) -> bool {
-        !self.failed.contains(&tor) && self.relay_of(self.class(tor)) == tor
+        self.active[tor as usize]
     }
 
     /// Switches relays until no ToR is farther away than the farthest has to be.
@@ -214,6 +219,9 @@ impl<'a> Repair<'a> {
     /// Makes a ToR the relay of its class.
     fn switch(&mut self, relay: u32) {
         let class = self.class(relay);
+        let before = self.relay_of(class);
+        self.active[before as usize] = false;
+        self.active[relay as usize] = true;
         if relay == self.static_relay(class) {
             self.changed.remove(&class);
         } else {
@@ -349,9 +357,7 @@ impl Shortest {
                 self.switches[tor as usize] = 0;
                 continue;
             }
-            let switches = |relay: u32| {
-                self.switches[relay as usize] + u32::from(repair.relay_of(repair.class(relay)) != relay)
-            };
+            let switches = |relay: u32| self.switches[relay as usize] + u32::from(!repair.relays(relay));
             let leads_here = |relay: &u32| {
                 self.nearest[*relay as usize].checked_add(1) == Some(nearest)
                     && !repair.failed.contains(relay)
