@@ -5,6 +5,7 @@
 //! plan does, with [`NetworkState::hold`] and [`NetworkState::release`]. docs/howto/fabric.md describes how
 //! to add one.
 
+use crate::circuits::{Claim, Room};
 use crate::fabric_name::FabricName;
 use crate::network_state::{NetworkState, Running};
 use crate::part_name::PartName;
@@ -43,6 +44,13 @@ pub trait Fabric: fmt::Debug + Send {
     /// # Errors
     /// It cannot: not now, or not ever.
     fn plan(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal>;
+
+    /// Returns what is free of the things that few of this fabric's paths can have at the same time, and what
+    /// each of these groups would take of them; nothing for one that it cannot carry. A scheduler weighs the
+    /// groups against each other with it, and asks for plans afterwards. The claims' volumes are 0.
+    fn contest(&self, _network: &NetworkState, _groups: &[&Group]) -> Option<(Room, Vec<Option<Claim>>)> {
+        None
+    }
 
     /// The running plans of this fabric that `failure` touches, in the order of their numbers, and what
     /// becomes of each. `network` knows of the failure already; new plans do not collide with each other.

@@ -16,7 +16,7 @@ use polycast_topology::optics::{PowerBudget, racks_reachable, splitters_needed};
 use polycast_topology::{Hybrid, PortOwner, PortTable};
 use polycast_types::{Duration, Rate};
 
-use crate::circuits::{CircuitSetup, PortPool, Rejection, SetupError, setup};
+use crate::circuits::{CircuitSetup, Claim, Means, PortPool, Room, SetupError, setup};
 use crate::fabric::{Fabric, Replan, replan_each};
 use crate::fabric_name::FabricName;
 use crate::ip_multicast::{AddressPool, address_of, resource};
@@ -103,26 +103,17 @@ impl Ocs {
 
     /// Checks whether the group could have circuits if nothing else were held (constraints 1 and 2).
     fn check(&self, network: &NetworkState, source_rack: u32, racks: &BTreeSet<u32>) -> Result<(), Refusal> {
-        let OcsConfig { hybrid, cascade_max, .. } = self.config;
-        let (count, fanout) = (racks.len() as u32, hybrid.splitter_fanout);
-        let refuse = |why: Rejection| Err(Refusal::Impossible(format!("for circuits {why}")));
-        if count < 2 {
-            return refuse(Rejection::OneRack { racks: count });
-        }
-        let cascades = self.cascades_for(count - 1);
-        let fibres = self.ports.of_rack(source_rack).len() as u32;
-        if cascades > fibres {
-            let reachable = (racks_reachable(cascade_max, fanout) - 1).saturating_mul(fibres) + 1;
-            return refuse(Rejection::Cascade { racks: count, cascade_max, fanout, reachable });
-        }
         let works = |splitter: &u32| !network.has_failed(&Resource::Splitter { splitter: *splitter });
         let table = self.ports.splitters();
         let working: Vec<u32> = (0..table.len() as u32).filter(works).collect();
-        // Every splitter adds its outputs, and takes one of another or of the source.
-        let more: u32 = working.iter().map(|splitter| table[*splitter as usize].fanout() - 1).sum();
-        if more + cascades < count - 1 {
-            let (needed, splitters) = (splitters_needed(count, fanout), working.len() as u32);
-            return refuse(Rejection::Splitters { needed: needed.max(splitters + 1), splitters });
+        let means = Means {
+            splitters: working.iter().map(|splitter| table[*splitter as usize].fanout()).collect(),
+            fanout: self.config.hybrid.splitter_fanout,
+            cascade_max: self.config.cascade_max,
+            fibres: self.ports.of_rack(source_rack).len() as u32,
+        };
+        if let Some(why) = means.rejection(racks.len() as u32, working.len() as u32, true) {
+            return Err(Refusal::Impossible(format!("for circuits {why}")));
         }
         let dark = |rack: &&u32| {
             let mut ports = self.ports.of_rack(**rack).iter();
@@ -316,6 +307,31 @@ impl Fabric for Ocs {
 
     fn plan(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
         self.plan_at(network, group, None)
+    }
+
+    /// Splitters count as those of the largest fan-out, so that a choice which needs many small ones may turn
+    /// out to have no plan.
+    fn contest(&self, network: &NetworkState, groups: &[&Group]) -> Option<(Room, Vec<Option<Claim>>)> {
+        let is_free = |port: &&u32| network.is_free(&Resource::CircuitPort { port: **port });
+        let free_fibres = |rack| self.ports.of_rack(rack).iter().filter(is_free).count() as u32;
+        let splitters = 0..self.ports.splitters().len() as u32;
+        let room = Room {
+            ports: (0..self.ports.racks()).map(free_fibres).collect(),
+            splitters: splitters
+                .filter(|splitter| network.is_free(&Resource::Splitter { splitter: *splitter }))
+                .count() as u32,
+        };
+        let claim = |group: &&Group| {
+            let (source_rack, racks) = self.racks(group).ok()?;
+            let members: BTreeSet<u32> = racks.keys().copied().chain([source_rack]).collect();
+            self.check(network, source_rack, &members).ok()?;
+            let (count, cascades) = (members.len() as u32, self.cascades_for(members.len() as u32 - 1));
+            let fibres = |rack: u32| (rack, if rack == source_rack { cascades } else { 1 });
+            // Every further cascade reaches one more rack.
+            let splitters = splitters_needed(count - (cascades - 1), self.config.hybrid.splitter_fanout);
+            Some(Claim { racks: members.into_iter().map(fibres).collect(), splitters, volume: 0 })
+        };
+        Some((room, groups.iter().map(claim).collect()))
     }
 
     fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan> {

@@ -1,13 +1,14 @@
 //! The fabrics of one network, in their order of preference. What fabrics there are, and by which names plans
 //! mean them, is said here and nowhere else.
 
+use crate::circuits::{Claim, Room};
 use crate::estimate::{Estimate, Estimator, Learned};
 use crate::fabric::{Fabric, Replan, ReplanOutcome};
 use crate::fabric_name::FabricName;
 use crate::network_state::{Cause, NetworkState, Running};
 use crate::part_name::PartName;
 use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Plan, PlanId, Refusal, Resource};
-use crate::scheduler::Wish;
+use crate::scheduler::{Pending, Wish};
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -194,6 +195,24 @@ impl Fabrics {
     /// None has: [`Refusal::Busy`] if one of them may have later.
     pub fn plan(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
         self.plan_among(network, group, self.fabrics.iter().map(AsRef::as_ref))
+    }
+
+    /// Contest of these requests for the first fabric that has one ([`Fabric::contest`]). Those that may not
+    /// go there have no part in it.
+    pub(crate) fn contest(
+        &self,
+        network: &NetworkState,
+        requests: &[&Pending],
+    ) -> Option<(Room, Vec<Option<Claim>>)> {
+        let groups: Vec<&Group> = requests.iter().map(|request| &request.group).collect();
+        let contest = |fabric: &dyn Fabric| Some((fabric.name(), fabric.contest(network, &groups)?));
+        let (name, (room, claims)) = self.fabrics.iter().map(AsRef::as_ref).find_map(contest)?;
+        let claims = requests.iter().zip(claims).map(|(request, claim)| {
+            let volume = u128::from(request.remaining_bytes) * request.group.receivers.len() as u128;
+            let is_elsewhere = request.wish.fabric.is_some_and(|fabric| fabric != name);
+            claim.filter(|_| !is_elsewhere).map(|claim| Claim { volume, ..claim })
+        });
+        Some((room, claims.collect()))
     }
 
     pub(crate) fn patience(&self) -> Patience {

@@ -144,6 +144,23 @@ impl<'a> Draft<'a> {
         self.plans += 1;
     }
 
+    /// Decides about these requests, in this order.
+    fn decide_in(&mut self, order: &[&Pending], fabrics: &Fabrics) -> Vec<Decision> {
+        for request in order {
+            self.decide(request, fabrics);
+        }
+        core::mem::take(&mut self.decisions)
+    }
+
+    /// Gives everything back that the draft holds.
+    fn begin_again(&mut self) {
+        for plan in 0..core::mem::take(&mut self.plans) {
+            self.network.release(PlanId(u64::MAX - plan));
+        }
+        self.network.set_turn(self.turn);
+        self.moment.queued.clear();
+    }
+
     fn into_decisions(mut self) -> Vec<Decision> {
         core::mem::take(&mut self.decisions)
     }
@@ -173,10 +190,7 @@ impl<'a> Draft<'a> {
 
 impl Drop for Draft<'_> {
     fn drop(&mut self) {
-        for plan in 0..self.plans {
-            self.network.release(PlanId(u64::MAX - plan));
-        }
-        self.network.set_turn(self.turn);
+        self.begin_again();
     }
 }
 

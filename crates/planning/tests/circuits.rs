@@ -28,6 +28,10 @@ fn table(fibres: u32, splitters: Vec<SplitterPorts>) -> PortTable {
 
 fn ocs(table: &PortTable, cascade_max: u32, budget_db: f64) -> Ocs {
     let fanout = table.splitters().iter().map(SplitterPorts::fanout).max().unwrap();
+    fabric(table, cascade_max, budget_db, fanout)
+}
+
+fn fabric(table: &PortTable, cascade_max: u32, budget_db: f64, fanout: u32) -> Ocs {
     let hybrid = Hybrid {
         racks: RACKS,
         servers_per_rack: 1,
@@ -121,10 +125,123 @@ fn splitters_of_different_fan_outs_are_taken_as_they_fit() {
     }
     let Err(Refusal::Impossible(why)) = fabric.plan(&network, &group(0, 1..=13)) else { panic!("13 fit") };
     assert!(why.contains("needs 4 splitters and the network has 3"), "{why}");
-    let one = polycast_planning::circuits::Rejection::Splitters { needed: 1, splitters: 0 }.to_string();
+    let one = polycast_planning::circuits::Rejection::Splitters {
+        needed: 1,
+        splitters: 0,
+        remedies: Default::default(),
+    }
+    .to_string();
     assert!(one.starts_with("it needs 1 splitter and the network has 0"), "{one}");
     // Ports that are not the fabric's are none of its resources.
     assert_eq!(fabric.resources_of(&DeviceCommand::CrossConnect { from: 7, to: 41 }), []);
+}
+
+/// A switch with so many splitters of these outputs, some smaller ones, and so many fibres a rack.
+#[derive(Clone, Copy, Debug)]
+struct Switch {
+    splitters: u32,
+    outputs: u32,
+    small: u32,
+    small_outputs: u32,
+    cascade_max: u32,
+    fibres: u32,
+}
+
+impl Switch {
+    fn plan(&self, racks: u32) -> Result<Plan, Refusal> {
+        let outputs =
+            (0..self.splitters).map(|_| self.outputs).chain((0..self.small).map(|_| self.small_outputs));
+        let splitters = (0..).zip(outputs).map(|(at, outputs)| {
+            let first = 100_000 + 1_000 * at;
+            splitter(first, &(first + 1..=first + outputs).collect::<Vec<_>>())
+        });
+        let racks_ports = (0..RACKS)
+            .map(|rack| (0..self.fibres).map(|fibre| 1_000 * (rack + 1) + fibre).collect())
+            .collect();
+        let table = PortTable::new(racks_ports, splitters.collect()).unwrap();
+        let fabric = fabric(&table, self.cascade_max, 1_000.0, self.outputs);
+        fabric.plan(&NetworkState::default(), &group(0, 1..racks))
+    }
+
+    /// The same switch after each of the changes that a refusal names.
+    fn changed(&self, why: &str) -> Vec<(String, Switch)> {
+        let (_, ways) = why.rsplit_once(": split the group").unwrap();
+        let ways = ways.replace(", or ", ", ").replace(" or ", ", ");
+        let number = |words: &str, after: &str| -> u32 {
+            let rest = words.split_once(after).unwrap().1;
+            rest.split(' ').next().unwrap().parse().unwrap()
+        };
+        let change = |way: &str| {
+            let mut switch = *self;
+            if way.contains("add ") {
+                switch.splitters += number(way, "add ");
+            }
+            if way.contains("cascades of ") {
+                switch.cascade_max = number(way, "cascades of ");
+            }
+            if way.contains("use splitters") {
+                let least = number(way, "at least ");
+                switch.outputs = switch.outputs.max(least);
+                switch.small_outputs = switch.small_outputs.max(least);
+            }
+            if way.contains("lay ") {
+                switch.fibres += number(way, "lay ");
+            }
+            (way.to_string(), switch)
+        };
+        ways.split(", ").filter(|way| !way.is_empty()).map(change).collect()
+    }
+}
+
+/// Every way out that a refusal names is one: by itself it lets the group have circuits. Groups that are not
+/// refused do not wait on an idle switch.
+#[test]
+fn what_a_refusal_names_helps() {
+    let mut named = BTreeMap::<String, u32>::new();
+    let sizes = (0..4).flat_map(|splitters| (2..5).map(move |outputs| (splitters, outputs)));
+    for (splitters, outputs) in sizes {
+        for (small, cascade_max, fibres) in [
+            (0, 0, 1),
+            (0, 1, 1),
+            (1, 1, 1),
+            (0, 2, 1),
+            (2, 4, 1),
+            (0, 1, 2),
+            (1, 2, 2),
+            (0, 4, 3),
+            (2, 1, 3),
+        ] {
+            let switch = Switch { splitters, outputs, small, small_outputs: 2, cascade_max, fibres };
+            for racks in 2..=RACKS {
+                let why = match switch.plan(racks) {
+                    Ok(_) => continue,
+                    Err(Refusal::Impossible(why)) => why,
+                    Err(other) => panic!("{switch:?}, {racks} racks: {other}"),
+                };
+                for (way, changed) in switch.changed(&why) {
+                    let tried = changed.plan(racks);
+                    assert!(tried.is_ok(), "{switch:?}, {racks} racks: {why}\n{way}: {tried:?}");
+                    let words = way.split(' ').filter(|word| word.parse::<u32>().is_err());
+                    *named.entry(words.collect::<Vec<_>>().join(" ")).or_default() += 1;
+                }
+            }
+        }
+    }
+    for word in ["allow", "add more splitters and", "add more splitters", "use", "lay"] {
+        assert!(named.keys().any(|way| way.starts_with(word)), "{word}: {named:?}");
+    }
+}
+
+/// With one splitter of two outputs, longer cascades alone do not help six racks.
+#[test]
+fn splitters_are_asked_for_where_they_are_missing() {
+    let switch = Switch { splitters: 1, outputs: 2, small: 0, small_outputs: 2, cascade_max: 1, fibres: 1 };
+    let Err(Refusal::Impossible(why)) = switch.plan(6) else { panic!("6 racks have circuits") };
+    assert_eq!(
+        why,
+        "for circuits it needs 4 splitters and the network has 1: split the group, add 3 more splitters and \
+         allow cascades of 4, or use splitters of at least 5 outputs"
+    );
 }
 
 #[test]

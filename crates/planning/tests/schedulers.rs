@@ -82,7 +82,8 @@ fn refs(pending: &[Pending]) -> Vec<&Pending> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
-    /// Through the manager's interface the greedy scheduler grants what the planner of section III-C does.
+    /// Through the manager's interface the greedy scheduler grants what the planner of section III-C does, with
+    /// the same search.
     #[test]
     fn the_plug_in_is_the_planner(
         drawn in proptest::collection::vec((proptest::collection::btree_set(0u32..40, 2..9), 1u64..1000), 1..12),
@@ -127,7 +128,8 @@ proptest! {
         let of_network = CircuitNetwork {
             racks: RACKS, ports_per_rack: 1, splitters: 3, splitter_fanout: 3, cascade_max: 2,
         };
-        let expected = circuits::schedule(&of_network, &groups, &pinned).unwrap();
+        let steps = circuits::SEARCH_STEPS;
+        let expected = circuits::schedule_with_search(&of_network, &groups, &pinned, steps).unwrap();
         prop_assert_eq!(granted(&decisions), expected.granted);
         let rejected: BTreeSet<u64> = decisions
             .iter()
@@ -195,6 +197,25 @@ fn more_traffic_per_rack_goes_first_and_a_small_group_fills_the_gap() {
     assert!(decisions.contains(&Decision::Wait { request: RequestId(1), until: None }));
     assert!(decisions.iter().any(|decision| matches!(decision,
         Decision::Reject { request: RequestId(4), refusal } if refusal.to_string().contains("1 rack "))));
+}
+
+/// Two groups of a little less traffic a rack are worth more than the one in their way.
+#[test]
+fn a_search_finds_what_is_worth_more_together() {
+    let fabrics = circuit_fabrics();
+    let mut scheduler = GreedyMatching::new((0..40).map(|server| (HostId(server), server / 4)));
+    // Racks 1 and 2 for 100 a rack; racks 0 and 1, and 2 and 3, for 90.
+    let pending = [
+        request(1, 4, &[8], 200),
+        request(2, 0, &[4], 180),
+        request(3, 8, &[12], 180),
+        request(4, 16, &[20], 1),
+    ];
+    let mut network = NetworkState::default();
+    let decisions = scheduler.decide(Time(1), &refs(&pending), Draft::new(&mut network), &fabrics);
+    assert_eq!(granted(&decisions), [2, 3, 4]);
+    assert!(decisions.contains(&Decision::Wait { request: RequestId(1), until: None }));
+    assert_eq!(network.running().count(), 0, "the draft gives all of it back");
 }
 
 /// Splitters, and multicast for those who wish for it; each has one path for one group.

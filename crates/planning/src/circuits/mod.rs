@@ -1,10 +1,13 @@
 //! Choice of the groups that get circuits and splitters now (Blast, section III-C).
 //!
 //! The groups that win are a matching in a hyper-graph: a rack serves at most b groups at a time, and all
-//! groups together have the splitters that there are. [`schedule`] is the paper's greedy algorithm; groups
-//! that are sending already keep their circuits and splitters. [`setup`] turns a granted group into the cross
+//! groups together have the splitters that there are. [`schedule`] is the paper's greedy algorithm, and
+//! [`search`] looks for a better choice; groups that are sending already keep their circuits and splitters.
+//! [`setup`] turns a granted group into the cross
 //! connections of the circuit switch.
 
+mod remedies;
+mod search;
 mod setup;
 
 use alloc::collections::BTreeSet;
@@ -13,6 +16,9 @@ use alloc::vec::Vec;
 
 use polycast_topology::optics::{racks_reachable, splitters_needed};
 
+pub(crate) use remedies::Means;
+pub use remedies::Remedies;
+pub use search::{Claim, Room, SEARCH_STEPS, search};
 pub use setup::{CircuitSetup, Connection, PortPool, SetupError, setup};
 
 /// The most racks of a network.
@@ -57,6 +63,11 @@ impl CircuitGroup {
     #[must_use]
     pub fn splitters(&self, network: &CircuitNetwork) -> u32 {
         splitters_needed(self.racks.len() as u32, network.splitter_fanout)
+    }
+
+    fn claim(&self, network: &CircuitNetwork) -> Claim {
+        let racks = self.racks.iter().map(|&rack| (rack, 1)).collect();
+        Claim { racks, splitters: self.splitters(network), volume: self.volume() }
     }
 }
 
@@ -133,7 +144,7 @@ pub enum Rejection {
     /// Constraint 1.
     #[error(
         "it spans {racks} racks and {cascade_max} cascaded splitters of {fanout} outputs reach {reachable}: \
-         split the group or allow longer cascades"
+         {remedies}"
     )]
     Cascade {
         /// Its racks.
@@ -144,14 +155,18 @@ pub enum Rejection {
         fanout: u32,
         /// The racks that can be reached.
         reachable: u32,
+        /// Changes that would help.
+        remedies: Remedies,
     },
     /// More splitters than the network has.
-    #[error("it needs {needed} splitter{} and the network has {splitters}: split the group or add splitters", if *needed == 1 { "" } else { "s" })]
+    #[error("it needs {needed} splitter{} and the network has {splitters}: {remedies}", if *needed == 1 { "" } else { "s" })]
     Splitters {
         /// Number of splitters that it needs.
         needed: u32,
         /// Number of splitters in the network.
         splitters: u32,
+        /// Changes that would help.
+        remedies: Remedies,
     },
     /// Nothing for circuits to do.
     #[error("it has {racks} rack to join: circuits join at least 2 racks")]
@@ -259,15 +274,53 @@ pub fn schedule(
     groups: &[CircuitGroup],
     running: &BTreeSet<u64>,
 ) -> Result<Schedule, CircuitError> {
-    let mut residual = residual(network, groups, running)?;
-    let mut order = core::mem::take(&mut residual.candidates);
+    let residual = residual(network, groups, running)?;
+    let order = greedy_order(groups, &residual);
+    Ok(grant(network, groups, residual, &order))
+}
+
+/// The same, and then a search for groups that are worth more together ([`search`]).
+///
+/// # Errors
+/// If a request is wrong in itself.
+pub fn schedule_with_search(
+    network: &CircuitNetwork,
+    groups: &[CircuitGroup],
+    running: &BTreeSet<u64>,
+    steps_max: u64,
+) -> Result<Schedule, CircuitError> {
+    let residual = residual(network, groups, running)?;
+    let mut order = greedy_order(groups, &residual);
+    let claims: Vec<Claim> = order.iter().map(|&index| groups[index].claim(network)).collect();
+    let room = Room { ports: residual.free_ports.clone(), splitters: residual.free_splitters };
+    let places: Vec<usize> = (0..order.len()).collect();
+    if let Some(is_chosen) = search(room, &claims, &places, steps_max) {
+        let (chosen, others): (Vec<usize>, Vec<usize>) = places.into_iter().partition(|&at| is_chosen[at]);
+        order = chosen.into_iter().chain(others).map(|at| order[at]).collect();
+    }
+    Ok(grant(network, groups, residual, &order))
+}
+
+/// The candidates, the most traffic per rack first.
+fn greedy_order(groups: &[CircuitGroup], residual: &Residual) -> Vec<usize> {
+    let mut order = residual.candidates.clone();
     // volume / racks, compared without division; the earlier group wins a tie.
     order.sort_by(|&a, &b| {
         let score = |x: usize, y: usize| groups[x].volume() * groups[y].racks.len() as u128;
         score(b, a).cmp(&score(a, b)).then(a.cmp(&b))
     });
+    order
+}
+
+/// Grants what fits, in this order.
+fn grant(
+    network: &CircuitNetwork,
+    groups: &[CircuitGroup],
+    mut residual: Residual,
+    order: &[usize],
+) -> Schedule {
     let mut schedule = Schedule { rejected: core::mem::take(&mut residual.rejected), ..Schedule::default() };
-    for index in order {
+    for &index in order {
         let group = &groups[index];
         if residual.fits(network, group) {
             residual.take(network, group);
@@ -278,7 +331,7 @@ pub fn schedule(
         }
     }
     schedule.splitters_used = network.splitters - residual.free_splitters;
-    Ok(schedule)
+    schedule
 }
 
 fn check(
@@ -320,18 +373,16 @@ fn check(
 
 fn rejection(network: &CircuitNetwork, group: &CircuitGroup) -> Option<Rejection> {
     let racks = group.racks.len() as u32;
-    let reachable = racks_reachable(network.cascade_max, network.splitter_fanout);
-    let needed = group.splitters(network);
-    if racks < 2 {
-        Some(Rejection::OneRack { racks })
-    } else if racks > reachable {
-        let (cascade_max, fanout) = (network.cascade_max, network.splitter_fanout);
-        Some(Rejection::Cascade { racks, cascade_max, fanout, reachable })
-    } else if needed > network.splitters {
-        Some(Rejection::Splitters { needed, splitters: network.splitters })
-    } else {
-        None
+    let fanout = network.splitter_fanout.max(2);
+    let is_reached = (2..=racks_reachable(network.cascade_max, fanout)).contains(&racks);
+    if is_reached && group.splitters(network) <= network.splitters {
+        return None;
     }
+    // More splitters than racks are of no use to a group, and a batch gives it one cascade, whatever fibres
+    // its racks have.
+    let splitters = vec![fanout; network.splitters.min(racks) as usize];
+    let means = Means { fanout, cascade_max: network.cascade_max, fibres: 1, splitters };
+    means.rejection(racks, network.splitters, false)
 }
 
 #[cfg(test)]

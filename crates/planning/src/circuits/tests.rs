@@ -102,6 +102,94 @@ proptest! {
     }
 }
 
+/// The most that groups that fit together are worth, by trying all subsets.
+fn best_by_trying(network: &CircuitNetwork, groups: &[CircuitGroup], running: &BTreeSet<u64>) -> u128 {
+    let left = residual(network, groups, running).unwrap();
+    let worth = |subset: u32| {
+        let (mut left, mut volume) = (left.clone(), 0);
+        for (at, &index) in left.candidates.clone().iter().enumerate() {
+            if subset >> at & 1 == 1 {
+                if !left.fits(network, &groups[index]) {
+                    return 0;
+                }
+                left.take(network, &groups[index]);
+                volume += groups[index].volume();
+            }
+        }
+        volume
+    };
+    (0..1 << left.candidates.len()).map(worth).max().unwrap_or(0)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    /// A choice of the search fits beside what runs, is never worth less than the greedy choice, and is
+    /// within a hundredth of the best; with no steps at all it is at least the greedy choice.
+    #[test]
+    fn the_search_is_never_worse_than_greedy_and_nearly_the_best(
+        groups in any_groups(), ports in 1u32..4, splitters in 0u32..6, fanout in 2u32..5, steps in 0u64..300,
+        running in proptest::collection::btree_set(0u64..10, 0..3),
+    ) {
+        let network = CircuitNetwork {
+            racks: 8, ports_per_rack: ports, splitters, splitter_fanout: fanout, cascade_max: 4,
+        };
+        let running: BTreeSet<u64> = running.into_iter().filter(|id| *id < groups.len() as u64).collect();
+        let Ok(greedy) = schedule(&network, &groups, &running) else { return Ok(()) };
+        let best = best_by_trying(&network, &groups, &running);
+        for steps_max in [0, steps, SEARCH_STEPS] {
+            let found = schedule_with_search(&network, &groups, &running, steps_max).unwrap();
+            let mut left = residual(&network, &groups, &running).unwrap();
+            let mut volume = 0;
+            for group in groups.iter().filter(|group| found.granted.contains(&group.id)) {
+                prop_assert!(left.fits(&network, group) && !running.contains(&group.id));
+                left.take(&network, group);
+                volume += group.volume();
+            }
+            prop_assert_eq!((volume, network.splitters - left.free_splitters), (found.volume, found.splitters_used));
+            prop_assert!(found.volume >= greedy.volume && found.volume <= best);
+            prop_assert!(steps_max < SEARCH_STEPS || found.volume + found.volume / 100 + 1 >= best, "{} of {}", found.volume, best);
+            let answered = |of: &Schedule| {
+                of.granted.iter().chain(&of.waiting).copied().collect::<BTreeSet<_>>()
+            };
+            prop_assert_eq!((answered(&found), &found.rejected), (answered(&greedy), &greedy.rejected));
+            let again = schedule_with_search(&network, &groups, &running, steps_max).unwrap();
+            prop_assert_eq!(found, again);
+        }
+    }
+
+    /// Every change that a rejection names lets the group have circuits, and one less does not.
+    #[test]
+    fn what_a_rejection_names_helps(racks in 2u32..12, splitters in 0u32..5, fanout in 2u32..6, cascade in 0u32..5) {
+        let network = CircuitNetwork { racks: 12, ports_per_rack: 1, splitters, splitter_fanout: fanout, cascade_max: cascade };
+        let one = [group(1, &(0..racks).collect::<Vec<_>>(), 1, 1)];
+        let rejected = |network: CircuitNetwork| schedule(&network, &one, &BTreeSet::new()).unwrap().rejected.pop();
+        let Some((_, why)) = rejected(network) else { return Ok(()) };
+        let (Rejection::Cascade { remedies, .. } | Rejection::Splitters { remedies, .. }) = why else {
+            panic!("{why}")
+        };
+        let mut changes = Vec::new();
+        if let Some(most) = remedies.cascade_max {
+            changes.push([most, most - 1].map(|cascade_max| CircuitNetwork { cascade_max, ..network }));
+        }
+        if let Some(more) = remedies.more_splitters {
+            changes.push([more, more - 1].map(|more| CircuitNetwork { splitters: splitters + more, ..network }));
+        }
+        if let Some((more, cascade_max)) = remedies.more_and_cascade_max {
+            changes.push([more, more - 1].map(|more| CircuitNetwork { splitters: splitters + more, cascade_max, ..network }));
+            changes.push([cascade_max, cascade_max - 1].map(|cascade_max| CircuitNetwork { splitters: splitters + more, cascade_max, ..network }));
+        }
+        if let Some(fanout) = remedies.fanout {
+            changes.push([fanout, fanout - 1].map(|splitter_fanout| CircuitNetwork { splitter_fanout, ..network }));
+        }
+        prop_assert!(!changes.is_empty(), "{}", why);
+        for [enough, too_few] in changes {
+            prop_assert!(rejected(enough).is_none(), "{}", why);
+            prop_assert!(rejected(too_few).is_some(), "{}", why);
+        }
+        prop_assert_eq!(remedies.more_fibres, None);
+    }
+}
+
 #[test]
 fn circuits_use_every_port_once_and_reach_every_rack() {
     let hybrid =
@@ -161,7 +249,8 @@ fn bounds_of_requests() {
     // Six racks take two splitters of three outputs: one is too few, two suffice.
     let six = [group(1, &[0, 1, 2, 3, 4, 5], 5, 2)];
     let with = |splitters| ask(CircuitNetwork { splitters, ..NETWORK }, &six).unwrap();
-    assert_eq!(with(1).rejected, [(1, Rejection::Splitters { needed: 2, splitters: 1 })]);
+    let remedies = Remedies { more_splitters: Some(1), fanout: Some(5), ..Remedies::default() };
+    assert_eq!(with(1).rejected, [(1, Rejection::Splitters { needed: 2, splitters: 1, remedies })]);
     assert_eq!(with(2).granted, [1]);
 }
 
