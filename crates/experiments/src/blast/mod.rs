@@ -9,7 +9,7 @@ pub mod schemes;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use polycast_planning::circuits::{self, CircuitGroup, CircuitNetwork};
+use polycast_planning::circuits::{self, CircuitError, CircuitGroup, CircuitNetwork, SEARCH_STEPS, Schedule};
 
 use crate::random::Random;
 use crate::report::{Axis, Figure, Item, ItemError, Load, Options, Outcome, Series};
@@ -62,9 +62,10 @@ pub const ITEMS: &[Item] = &[
 /// Optimality and time as rows, and the time over the number of racks beside other systems' times.
 fn table_1(options: &Options) -> Result<Outcome, ItemError> {
     let rows = scheduling(if options.quick { 2 } else { 20 }, options.seed)?;
+    let runs = if options.quick { 10 } else { 100 };
     let mut points = Vec::new();
     for racks in [80, 128, 200, 500, 1000, 2000] {
-        points.push((f64::from(racks), worst_ms(racks, if options.quick { 10 } else { 100 }, options.seed)?));
+        points.push((f64::from(racks), worst_ms(racks, runs, options.seed, circuits::schedule)?));
     }
     let others = [
         ("Blast", 1000.0, 166.0),
@@ -87,7 +88,8 @@ fn table_1(options: &Options) -> Result<Outcome, ItemError> {
     ).note(
         "The paper says over 99 % in all cases, and neither how many fibres a rack has nor how many splitters there are. Where as many \
         large groups fit at once as there are fibres, the greedy choice is near the optimum. Where groups compete that need some of \
-        the same racks, it is not: it takes those of most volume a rack, and one of them can keep several others out.",
+        the same racks, it is not: it takes those of most volume a rack, and one of them can keep several others out. The rows 'with our search' are what the manager \
+        does: the greedy choice, and then a bounded search for groups that are worth more together.",
     ))
 }
 
@@ -153,58 +155,152 @@ pub fn scheduling(runs: u32, seed: u64) -> Result<Vec<Row>, exact::ExactError> {
                 let name = format!(
                     "optimality, 200 racks with {ports_per_rack} {fibres}{said}, groups of {size} anywhere and unicast"
                 );
-                rows.push(optimality(&network, runs, name, &mut random, draw)?);
+                rows.extend(optimality(&network, runs, name, &mut random, draw)?);
             }
         }
     }
-    for waiting in [20, 40, 80] {
-        let mut random = Random::new(seed);
-        let draw = |random: &mut Random| requests(200, 40, waiting, random);
-        let name = format!("optimality, 200 racks, {waiting} groups side by side");
-        rows.push(optimality(&optical(200), runs, name, &mut random, draw)?);
+    for ports_per_rack in 1..=4 {
+        for waiting in [20, 40, 80] {
+            let mut random = Random::new(seed);
+            let draw = |random: &mut Random| requests(200, 40, waiting, random);
+            let fibres =
+                if ports_per_rack == 1 { String::new() } else { format!(" with {ports_per_rack} fibres") };
+            let name = format!("optimality, 200 racks{fibres}, {waiting} groups side by side");
+            let network = CircuitNetwork { ports_per_rack, ..optical(200) };
+            rows.extend(optimality(&network, runs, name, &mut random, draw)?);
+        }
     }
-    let worst = worst_ms(1000, 100, seed)?;
+    let greedy = worst_ms(1000, 100, seed, circuits::schedule)?;
     rows.push(
-        Row::new("greedy, 1000 racks, 1000 groups, worst of 100", Some(166.0), worst, "ms").at_most(166.0),
+        Row::new("greedy, 1000 racks, 1000 groups, worst of 100", Some(166.0), greedy, "ms").at_most(166.0),
     );
+    let searched = worst_ms(1000, 100, seed, with_search)?;
+    let row = Row::new("the same with our search", None, searched, "ms");
+    rows.push(row.note(format!("{SEARCH_STEPS} steps at most")));
     Ok(rows)
 }
 
+/// The scheduler of the manager: the paper's greedy choice, and a search for a better one.
+fn with_search(
+    network: &CircuitNetwork,
+    groups: &[CircuitGroup],
+    running: &BTreeSet<u64>,
+) -> Result<Schedule, CircuitError> {
+    circuits::schedule_with_search(network, groups, running, SEARCH_STEPS)
+}
+
 /// The worst time of so many schedules of as many groups as there are racks.
-fn worst_ms(racks: u32, runs: u32, seed: u64) -> Result<f64, exact::ExactError> {
+fn worst_ms(
+    racks: u32,
+    runs: u32,
+    seed: u64,
+    schedule: impl Fn(&CircuitNetwork, &[CircuitGroup], &BTreeSet<u64>) -> Result<Schedule, CircuitError>,
+) -> Result<f64, exact::ExactError> {
     let network = optical(racks);
     let groups = requests(racks, 40, racks, &mut Random::new(seed));
     let mut worst = 0.0f64;
     for _ in 0..runs {
         let start = Instant::now();
-        let schedule = circuits::schedule(&network, &groups, &BTreeSet::new())?;
+        let schedule = schedule(&network, &groups, &BTreeSet::new())?;
         worst = worst.max(start.elapsed().as_secs_f64() * 1e3);
         assert!(!schedule.granted.is_empty());
     }
     Ok(worst)
 }
 
+/// Share of the best volume, as a mean and at worst.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Share {
+    sum: f64,
+    worst: f64,
+}
+
+impl Share {
+    fn add(&mut self, schedule: &Schedule, best: &Schedule) {
+        let share = schedule.volume as f64 / best.volume as f64;
+        (self.sum, self.worst) = (self.sum + share, self.worst.min(share));
+    }
+}
+
+/// The shares of the best volume that so many draws get, by the greedy choice and with our search.
+fn shares(
+    network: &CircuitNetwork,
+    runs: u32,
+    random: &mut Random,
+    draw: impl Fn(&mut Random) -> Vec<CircuitGroup>,
+) -> Result<([Share; 2], String), exact::ExactError> {
+    let mut shares = [Share { sum: 0.0, worst: 1.0 }; 2];
+    let (mut proven, mut solver_s, none) = (0, 0.0, BTreeSet::new());
+    for _ in 0..runs {
+        let groups = draw(random);
+        let start = Instant::now();
+        let best = exact::schedule(network, &groups, &none, Duration::from_secs(20))?;
+        solver_s += start.elapsed().as_secs_f64();
+        proven += u32::from(best.proven);
+        shares[0].add(&circuits::schedule(network, &groups, &none)?, &best.schedule);
+        shares[1].add(&with_search(network, &groups, &none)?, &best.schedule);
+    }
+    let solver = format!("{proven} of {runs} proven, solver {:.2} s each", solver_s / f64::from(runs));
+    Ok((shares, solver))
+}
+
+/// The paper's greedy choice as a row of its own, and beside it ours, of which the paper says nothing.
 fn optimality(
     network: &CircuitNetwork,
     runs: u32,
     name: String,
     random: &mut Random,
     draw: impl Fn(&mut Random) -> Vec<CircuitGroup>,
-) -> Result<Row, exact::ExactError> {
-    let (mut sum, mut worst, mut proven, mut solver_s) = (0.0, 1.0f64, 0, 0.0);
-    for _ in 0..runs {
-        let groups = draw(random);
-        let greedy = circuits::schedule(network, &groups, &BTreeSet::new())?;
-        let start = Instant::now();
-        let best = exact::schedule(network, &groups, &BTreeSet::new(), Duration::from_secs(20))?;
-        solver_s += start.elapsed().as_secs_f64();
-        proven += u32::from(best.proven);
-        let optimality = greedy.volume as f64 / best.schedule.volume as f64;
-        sum += optimality;
-        worst = worst.min(optimality);
+) -> Result<[Row; 2], exact::ExactError> {
+    let ([greedy, searched], solver) = shares(network, runs, random, draw)?;
+    let row = |name: String, paper, share: Share, more: String| {
+        let row = Row::new(name, paper, 100.0 * share.sum / f64::from(runs), "%");
+        let note = format!("worst {:.1} %{more}", 100.0 * share.worst);
+        row.kind(Kind::Computed).place("section III-C").note(note)
+    };
+    let ours = row(format!("{name}, with our search"), None, searched, String::new());
+    let papers = row(name, Some(PAPERS_PERCENT), greedy, format!(", {solver}"));
+    Ok([papers.at_least(PAPERS_PERCENT), ours])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of the best volume the greedy choice gets 75 % and less where groups of 100 have three or four fibres,
+    /// and 80 % where they are side by side; with the search both are near it, whatever the seed.
+    #[test]
+    fn the_search_is_near_the_best_where_the_greedy_choice_is_not() {
+        let runs = 2;
+        let mut least_greedy = [1.0f64; 2];
+        for seed in 1..=3 {
+            for ports_per_rack in 1..=4 {
+                let network = |splitters| CircuitNetwork {
+                    ports_per_rack,
+                    splitters,
+                    cascade_max: 100,
+                    ..optical(200)
+                };
+                let anywhere = |random: &mut Random| mixture(200, 40, 100, random);
+                let beside = |random: &mut Random| requests(200, 40, 40, random);
+                let drawn = [
+                    shares(&network(200), runs, &mut Random::new(seed), anywhere).unwrap().0,
+                    shares(&network(66), runs, &mut Random::new(seed), beside).unwrap().0,
+                ];
+                for (at, [greedy, searched]) in drawn.into_iter().enumerate() {
+                    let mean = searched.sum / f64::from(runs);
+                    println!(
+                        "seed {seed}, {ports_per_rack} fibres, {}: greedy {:.3} (worst {:.3}), searched {mean:.4} (worst {:.4})",
+                        ["anywhere", "side by side"][at],
+                        greedy.sum / f64::from(runs),
+                        greedy.worst,
+                        searched.worst,
+                    );
+                    least_greedy[at] = least_greedy[at].min(greedy.sum / f64::from(runs));
+                    assert!(searched.worst >= 0.97, "seed {seed}, {ports_per_rack} fibres: {searched:?}");
+                }
+            }
+        }
+        assert!(least_greedy[0] < 0.8 && least_greedy[1] < 0.9, "{least_greedy:?}");
     }
-    let (mean, each_s) = (100.0 * sum / f64::from(runs), solver_s / f64::from(runs));
-    let note = format!("worst {:.1} %, {proven} of {runs} proven, solver {each_s:.2} s each", 100.0 * worst);
-    let row = Row::new(name, Some(PAPERS_PERCENT), mean, "%").kind(Kind::Computed).place("section III-C");
-    Ok(row.at_least(PAPERS_PERCENT).note(note))
 }
