@@ -82,8 +82,8 @@ fn refs(pending: &[Pending]) -> Vec<&Pending> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
-    /// Through the manager's interface the greedy scheduler grants what the planner of section III-C does, with
-    /// the same search.
+    /// Through the manager's interface the greedy scheduler grants what the planner of section III-C
+    /// does, with the same search.
     #[test]
     fn the_plug_in_is_the_planner(
         drawn in proptest::collection::vec((proptest::collection::btree_set(0u32..40, 2..9), 1u64..1000), 1..12),

@@ -98,7 +98,7 @@ pub fn algorithm_2(network: &Shufflecast, failed: u32) -> Recovery {
 /// Recovery from any set of failures: every ToR that some relays could reach is reached.
 ///
 /// Changes as few rules as it finds to change, and gives the failed relay's sources to its mirrors in turn.
-/// After one failure nobody is farther away than 3k - 1 hops then. After several that would not hold, so
+/// After one failure no ToR is farther away than 3k - 1 hops then. After several that would not hold, so
 /// that more rules change: until the farthest ToR is as near as any rules of this reach can make it.
 #[must_use]
 pub fn recover(network: &Shufflecast, failed: &BTreeSet<u32>) -> Recovery {
@@ -192,7 +192,7 @@ impl<'a> Repair<'a> {
     ///
     /// Every class may take any live relay, whatever the others do, so one plan gives each ToR the fewest
     /// hops that any rules do: those over all live relays. Switches here lead over such shortest ways only.
-    /// They move nobody farther away, and so end.
+    /// They move no ToR farther away, and so end.
     fn shorten(&mut self) {
         let mut shortest = Shortest::new(self);
         loop {
