@@ -253,6 +253,11 @@ impl PushTransfer {
         &self.receivers
     }
 
+    /// Bytes on a link of one of its packets.
+    fn bytes_of(&self, fragment: &Fragment) -> u32 {
+        self.config.packet_bytes() + fragment.coded.as_ref().map_or(0, |sns| 2 * sns.len() as u32)
+    }
+
     /// Returns the forwarding of its packets.
     #[must_use]
     pub fn forwarding(&self) -> &Forwarding {
@@ -656,8 +661,7 @@ impl Cluster {
         out.clear();
         let push = self.push(fragment.transfer);
         let keeps = push.forwarding.next(net, node, from, fragment.stage, &mut out);
-        let bytes =
-            push.config.packet_bytes() + fragment.coded.as_ref().map_or(0, |sns| 2 * sns.len() as u32);
+        let bytes = push.bytes_of(fragment);
         for &(link, stage) in &out {
             if push.has_left(net, link) {
                 continue;
@@ -690,6 +694,9 @@ impl Cluster {
         }
         let transfer = fragment.transfer;
         if keeps && let Some(&receiver) = self.push(transfer).at_node.get(&node) {
+            let push = self.push_mut(transfer);
+            let bytes = push.bytes_of(&fragment);
+            push.receivers[receiver as usize].carried_bytes += u64::from(bytes);
             self.enter_socket(net, transfer, receiver, fragment);
         }
     }

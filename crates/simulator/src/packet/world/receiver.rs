@@ -129,6 +129,8 @@ pub struct PushReceiver {
     /// Ends of connections on which something has come meanwhile.
     pub(super) unread: Vec<(StreamId, streams::End)>,
     pub(super) overflows: u64,
+    /// Bytes of the data channel that the link to its host has brought.
+    pub(super) carried_bytes: u64,
     pub(super) finished_at: Option<Time>,
     /// Packets of the stream that held nothing new.
     pub(super) duplicates: u64,
@@ -219,6 +221,7 @@ impl PushReceiver {
             is_held: false,
             unread: Vec::new(),
             overflows: 0,
+            carried_bytes: 0,
             finished_at: None,
             duplicates: 0,
             intact: BTreeSet::new(),
@@ -285,6 +288,13 @@ impl PushReceiver {
     #[must_use]
     pub fn overflows(&self) -> u64 {
         self.overflows
+    }
+
+    /// Bytes of the transfer's data channel that the link to its host has brought, whatever came of them: what
+    /// several transfers have of one link is never more than the link carries.
+    #[must_use]
+    pub fn carried_bytes(&self) -> u64 {
+        self.carried_bytes
     }
 
     /// Packets of the data channel that held nothing new.

@@ -51,6 +51,13 @@ fn push_runs_at_the_links_rate_and_crosses_every_link_once() {
     let (sent, _, _) = cluster.push(0).source().sent();
     let first = net.link_between(NodeId(0), NodeId(8)).unwrap();
     assert!(net.counters(first).bytes < sent * 1_500 + object_len / 10);
+    // What links have brought of the data channel is all of it, and what they counted less what is not of it.
+    for (receiver, host) in cluster.push(0).receivers().iter().zip(1..) {
+        let leaf = if host < 4 { NodeId(8) } else { NodeId(9) };
+        let counted = net.counters(net.link_between(leaf, NodeId(host)).unwrap()).bytes;
+        let carried = receiver.carried_bytes();
+        assert!(carried >= object_len && carried <= counted && counted - carried < object_len / 10);
+    }
 }
 
 #[test]
