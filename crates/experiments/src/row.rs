@@ -2,6 +2,9 @@
 
 use serde::{Serialize, Serializer};
 
+/// Share of the paper's number by which ours may differ where nothing else is said.
+const NEAR: f64 = 0.05;
+
 /// Method that produced a number of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -127,6 +130,25 @@ impl Row {
         Row { test: Some(Test::Between(least, most)), ..self }
     }
 
+    /// The same row without the paper's number and without a test: ours is of another size than the paper's,
+    /// as the note says now.
+    #[must_use]
+    pub fn of_another_size(self, why: &str) -> Self {
+        let note = if self.note.is_empty() { why.into() } else { format!("{}; {why}", self.note) };
+        Row { paper: None, place: String::new(), test: None, note, ..self }
+    }
+
+    /// The same row, compared with the paper only if a step of ours is a small part of the paper's number:
+    /// what comes in larger steps agrees by chance.
+    #[must_use]
+    pub fn in_steps_of(self, step: f64) -> Self {
+        if self.paper.is_none_or(|paper| step <= NEAR * paper.abs()) {
+            return self;
+        }
+        let why = format!("it comes in steps of {step}, too coarse to compare");
+        self.of_another_size(&why)
+    }
+
     /// The same row of another kind than its item's.
     #[must_use]
     pub fn kind(self, kind: Kind) -> Self {
@@ -157,7 +179,6 @@ impl Row {
     /// number as a twentieth of it. `None` where there is nothing to compare with.
     #[must_use]
     pub fn agrees(&self) -> Option<bool> {
-        const NEAR: f64 = 0.05;
         self.is_within().or_else(|| self.clone().within(NEAR).is_within())
     }
 
@@ -211,6 +232,18 @@ mod tests {
         {
             assert_eq!(limited.is_within(), Some(false));
         }
+    }
+
+    /// Entries in steps of 50 do not agree with 253 because one of them is 250.
+    #[test]
+    fn what_comes_in_coarse_steps_is_not_compared() {
+        let row = Row::new("entries", Some(253.0), 250.0, "").within(0.05).note("quick");
+        assert_eq!(row.clone().in_steps_of(12.0), row);
+        let coarse = row.in_steps_of(50.0);
+        assert_eq!((coarse.paper, coarse.agrees(), coarse.ours), (None, None, 250.0));
+        assert_eq!(coarse.note, "quick; it comes in steps of 50, too coarse to compare");
+        let other = Row::new("time", Some(99.0), 90.0, "ns").at_most(99.0).of_another_size("of 1,000");
+        assert_eq!((other.paper, other.is_within(), other.note.as_str()), (None, None, "of 1,000"));
     }
 
     /// Nothing of ours neither agrees nor differs, while a number that is none differs.

@@ -20,6 +20,8 @@ const LEGEND_LINE_PX: i32 = 22;
 /// A letter of text, on average, in parts of its size.
 const LETTER: f64 = 0.56;
 const TEXT_PX: i32 = 14;
+/// From the middle of a triangle to its corners.
+const TRIANGLE_PX: i32 = 7;
 
 /// Colours that the colour-blind tell apart (Okabe and Ito), the palest left out.
 const COLOURS: [RGBColor; 10] = [
@@ -111,10 +113,15 @@ fn colour(index: usize) -> RGBColor {
 }
 
 /// The colour of each name: a paper's series has that of our series of the same name.
-fn colour_of(names: &[(&str, Whose)], at: usize) -> RGBColor {
-    let first = |at: usize| names.iter().position(|(name, _)| *name == names[at].0).unwrap_or(at);
+fn colour_of(names: &[&str], at: usize) -> RGBColor {
+    let first = |at: usize| names.iter().position(|name| *name == names[at]).unwrap_or(at);
     let rank = names[..first(at)].iter().enumerate().filter(|&(i, _)| first(i) == i).count();
     colour(rank)
+}
+
+/// The name by which a series has its colour.
+fn coloured(series: &Series) -> &str {
+    series.like.as_deref().unwrap_or(&series.name)
 }
 
 fn text_style(size: i32) -> TextStyle<'static> {
@@ -143,19 +150,19 @@ fn lines(figure: &Figure, series: &[Series], area: &Area<'_>) -> Result<(), Stri
         .y_desc(figure.y.text())
         .draw()
         .map_err(say)?;
-    let names: Vec<_> = series.iter().map(|series| (series.name.as_str(), series.whose)).collect();
-    let place = |&(a, b): &(f64, f64)| Some((x.inside(a)?, y.inside(b)?));
+    let names: Vec<&str> = series.iter().map(coloured).collect();
+    let place = |&(a, b): &(f64, f64)| Some((x.place(a)?, y.place(b)?));
     let points: Vec<Vec<(f64, f64)>> =
         series.iter().map(|series| series.points.iter().filter_map(place).collect()).collect();
     let size = chart.plotting_area().dim_in_pixel();
     let pixels = Pixels { x: &x, y: &y, size };
-    let ours = |series: &Series| series.whose == Whose::Ours && series.mark != Mark::Points;
+    let ours = |series: &Series| series.whose == Whose::Ours && series.mark.is_line();
     let lines: Vec<Vec<Pixel>> = (series.iter().zip(&points))
         .map(|(series, points)| if ours(series) { pixels.of(points) } else { Vec::new() })
         .collect();
     for (at, parts) in strokes::in_turn(&lines, size).into_iter().enumerate() {
         let style = colour_of(&names, at).stroke_width(2);
-        if series[at].whose == Whose::Paper && series[at].mark != Mark::Points {
+        if series[at].whose == Whose::Paper && series[at].mark.is_line() {
             chart.draw_series(DashedLineSeries::new(points[at].iter().copied(), 7, 5, style)).map_err(say)?;
         }
         for part in parts {
@@ -173,6 +180,12 @@ fn lines(figure: &Figure, series: &[Series], area: &Area<'_>) -> Result<(), Stri
         };
         for point in &points[at] {
             let size = if one.whose == Whose::Paper { 6 } else { 4 + 2 * covered(point) };
+            if one.mark == Mark::Triangles {
+                // With a white edge, so that two that nearly coincide are still two.
+                let around = TriangleMarker::new(*point, TRIANGLE_PX + 3, WHITE.filled());
+                chart.draw_series([around, TriangleMarker::new(*point, TRIANGLE_PX, style)]).map_err(say)?;
+                continue;
+            }
             chart.draw_series([Circle::new(*point, size, style)]).map_err(say)?;
         }
     }
@@ -234,7 +247,7 @@ fn bars(figure: &Figure, groups: &[String], series: &[BarSeries], area: &Area<'_
         .y_desc(figure.y.text())
         .draw()
         .map_err(say)?;
-    let names: Vec<_> = series.iter().map(|series| (series.name.as_str(), series.whose)).collect();
+    let names: Vec<&str> = series.iter().map(|series| series.name.as_str()).collect();
     let places = places(series);
     let width = 0.84 / places.iter().max().map_or(1.0, |last| *last as f64 + 1.0);
     for (at, series) in series.iter().enumerate() {
@@ -335,21 +348,33 @@ impl Legend {
     const LEFT_PX: i32 = 82;
 
     fn new(figure: &Figure) -> Self {
-        let named: Vec<(&str, Whose, Option<Mark>)> = match &figure.plot {
-            Plot::Lines(series) => series.iter().map(|s| (s.name.as_str(), s.whose, Some(s.mark))).collect(),
+        // Name, whose, mark, and the name that gives the colour.
+        let named: Vec<(&str, Whose, Option<Mark>, &str)> = match &figure.plot {
+            Plot::Lines(series) => {
+                series.iter().map(|s| (s.name.as_str(), s.whose, Some(s.mark), coloured(s))).collect()
+            }
             Plot::Bars { series, .. } => {
                 let ours = series.iter().filter(|s| s.whose == Whose::Ours);
-                let mut named: Vec<_> = ours.map(|s| (s.name.as_str(), s.whose, None)).collect();
+                let mut named: Vec<_> =
+                    ours.map(|s| (s.name.as_str(), s.whose, None, s.name.as_str())).collect();
                 if named.len() < series.len() {
-                    named.push(("the paper", Whose::Paper, None));
+                    named.push(("the paper", Whose::Paper, None, "the paper"));
                 }
                 named
             }
         };
-        let names: Vec<_> = named.iter().map(|&(name, whose, _)| (name, whose)).collect();
+        let colours: Vec<RGBColor> = {
+            let names: Vec<&str> = named.iter().map(|&(.., name)| name).collect();
+            (0..names.len()).map(|at| colour_of(&names, at)).collect()
+        };
         let (mut left, mut line) = (Self::LEFT_PX, 0);
         let mut entries = Vec::new();
-        for (at, &(name, whose, mark)) in named.iter().enumerate() {
+        for (at, &(name, whose, mark, _)) in named.iter().enumerate() {
+            // Lines that look the same have one entry.
+            if named[..at].iter().any(|&(earlier, of, drawn, _)| (earlier, of, drawn) == (name, whose, mark))
+            {
+                continue;
+            }
             let of_paper = whose == Whose::Paper && mark.is_some();
             let text = if of_paper { format!("{name} (paper)") } else { name.to_string() };
             let letters = text.chars().count() as f64;
@@ -357,7 +382,7 @@ impl Legend {
             if left > Self::LEFT_PX && left + width > WIDTH_PX as i32 {
                 (left, line) = (Self::LEFT_PX, line + 1);
             }
-            entries.push(Entry { text, colour: colour_of(&names, at), whose, mark, left, line });
+            entries.push(Entry { text, colour: colours[at], whose, mark, left, line });
             left += width;
         }
         let lines = if entries.is_empty() { 0 } else { line + 1 };
@@ -388,7 +413,7 @@ impl Entry {
             let corners = [(left + 8, middle - 6), (right, middle + 6)];
             return area.draw(&Rectangle::new(corners, self.colour.filled())).map_err(say);
         };
-        if mark != Mark::Points {
+        if mark.is_line() {
             let dashes = if paper {
                 vec![(left, left + 8), (left + 12, left + 20), (right - 6, right)]
             } else {
@@ -399,7 +424,11 @@ impl Entry {
                 area.draw(&line).map_err(say)?;
             }
         }
-        if mark != Mark::Line {
+        if mark == Mark::Triangles {
+            let at = ((left + right) / 2, middle);
+            let triangle = TriangleMarker::new(at, TRIANGLE_PX, self.colour.filled());
+            area.draw(&triangle).map_err(say)?;
+        } else if mark != Mark::Line {
             let size = if paper { 6 } else { 4 };
             let style = mark_style(self.whose, self.colour);
             area.draw(&Circle::new(((left + right) / 2, middle), size, style)).map_err(say)?;
@@ -442,6 +471,55 @@ mod tests {
         assert!(strokes("#0072B2") > 10 && strokes("#D55E00") > 10, "{text}");
         let radius = |size: &str| text.matches(&format!("r=\"{size}\"")).count();
         assert_eq!([radius("6"), radius("4")], [2 + 2 + 1, 2 + 2]);
+    }
+
+    /// Each mark is where its value says, also beyond the range that was asked for: no two values that differ
+    /// are drawn at one height.
+    #[test]
+    fn marks_outside_of_the_range_are_at_their_own_height() {
+        let series = vec![
+            Series::ours("agent", vec![(1e3, 60.0), (1e5, 133.0), (1e6, 193.0)]),
+            Series::paper("agent", vec![(1e5, 99.0)]),
+        ];
+        let y = Axis::linear("time", "ns").range(0.0, 120.0);
+        let text = svg(&Figure::lines("fig-5c", "", Axis::log("sessions", ""), y, series)).unwrap();
+        let height = |circle: &str| {
+            circle.split("cy=\"").nth(1).unwrap().split('"').next().unwrap().parse::<f64>().unwrap()
+        };
+        let marks = |radius: &str| -> Vec<f64> {
+            text.lines()
+                .filter(|line| line.contains(&format!("<circle")) && line.contains(radius))
+                .map(height)
+                .collect()
+        };
+        let (ours, paper) = (marks("r=\"4\""), marks("r=\"6\"")[0]);
+        let a_ns = (ours[0] - ours[1]) / (133.0 - 60.0);
+        assert!(a_ns > 0.0 && ((ours[0] - ours[2]) / (193.0 - 60.0) - a_ns).abs() < 0.02, "{ours:?}");
+        assert!(((ours[0] - paper) / (99.0 - 60.0) - a_ns).abs() < 0.04, "{ours:?} {paper}");
+    }
+
+    /// Single values beside lines have the colour of their line, however many lines there are, and another
+    /// shape; lines of the same name and look have one entry in the legend.
+    #[test]
+    fn single_values_have_the_colour_of_their_line() {
+        let names: Vec<String> = (0..8).map(|at| format!("{at} ms")).collect();
+        let mut series: Vec<Series> = (names.iter().zip(0..))
+            .map(|(name, at)| Series::ours(name, vec![(1.0, f64::from(at)), (9.0, f64::from(at) + 0.5)]))
+            .collect();
+        series.extend((names.iter().zip(0..)).map(|(name, at)| {
+            let own = format!("{name}, adaptive");
+            Series::ours(&own, vec![(2.0, f64::from(at))]).mark(Mark::Triangles).like(name)
+        }));
+        let bound = |y| Series::paper("bound", vec![(1.0, y), (9.0, y)]).mark(Mark::Line);
+        series.extend([bound(1.0), bound(7.0)]);
+        let text = svg(&Figure::lines("f", "", Axis::log("x", ""), Axis::linear("y", ""), series)).unwrap();
+        for at in 0..8 {
+            let RGBColor(r, g, b) = COLOURS[at];
+            let colour = format!("#{r:02X}{g:02X}{b:02X}");
+            let triangles = text.lines().filter(|line| line.contains("<polygon") && line.contains(&colour));
+            assert_eq!(triangles.count(), 2, "one on the plot and one in the legend: {colour}");
+        }
+        assert_eq!(text.matches("bound (paper)").count(), 1);
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub struct Axis {
     pub unit: String,
     /// Scale of its steps.
     pub scale: Scale,
-    /// From where to where, instead of what the values span.
+    /// From where to where at least; values outside of it make the axis longer.
     pub range: Option<(f64, f64)>,
     /// Set if it counts things that are whole, so that a part of one has no mark.
     pub whole: bool,
@@ -38,7 +38,7 @@ impl Axis {
         Axis { scale: Scale::Log, ..Axis::linear(label, unit) }
     }
 
-    /// The same axis from here to there.
+    /// The same axis from here to there, and farther where values are.
     #[must_use]
     pub fn range(mut self, from: f64, to: f64) -> Self {
         self.range = Some((from, to));
@@ -84,6 +84,8 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
     /// Style of the points: joined and marked, only joined, or only marked.
     pub mark: Mark,
+    /// Name of the series whose colour it has, where that is not its own name.
+    pub like: Option<String>,
 }
 
 /// Style in which points are drawn.
@@ -95,25 +97,41 @@ pub enum Mark {
     Line,
     /// Marks.
     Points,
+    /// Marks of another shape, for single values beside a line.
+    Triangles,
+}
+
+impl Mark {
+    /// Returns true if points are joined.
+    pub(super) fn is_line(self) -> bool {
+        matches!(self, Mark::Both | Mark::Line)
+    }
 }
 
 impl Series {
     /// Our points, joined and marked.
     #[must_use]
     pub fn ours(name: &str, points: Vec<(f64, f64)>) -> Self {
-        Series { name: name.into(), whose: Whose::Ours, points, mark: Mark::Both }
+        Series { name: name.into(), whose: Whose::Ours, points, mark: Mark::Both, like: None }
     }
 
     /// The paper's points, marked.
     #[must_use]
     pub fn paper(name: &str, points: Vec<(f64, f64)>) -> Self {
-        Series { name: name.into(), whose: Whose::Paper, points, mark: Mark::Points }
+        Series { name: name.into(), whose: Whose::Paper, points, mark: Mark::Points, like: None }
     }
 
     /// The same, drawn so.
     #[must_use]
     pub fn mark(mut self, mark: Mark) -> Self {
         self.mark = mark;
+        self
+    }
+
+    /// The same in the colour of the series of this name.
+    #[must_use]
+    pub fn like(mut self, name: &str) -> Self {
+        self.like = Some(name.into());
         self
     }
 
@@ -133,7 +151,7 @@ impl Series {
             points.push((samples[from], below));
             from = to;
         }
-        Series { name: name.into(), whose: Whose::Ours, points, mark: Mark::Line }
+        Series { name: name.into(), whose: Whose::Ours, points, mark: Mark::Line, like: None }
     }
 }
 

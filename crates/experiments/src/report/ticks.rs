@@ -10,7 +10,7 @@ use super::{Axis, Scale};
 const MARKS: [&[f64]; 3] = [&[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], &[1.0, 2.0, 5.0], &[1.0]];
 const MARKS_MIN: usize = 4;
 const MARKS_MAX: usize = 11;
-/// Logarithms that differ by less are the same.
+/// Logarithms that differ by less are the same, and so are values that differ by less of a range.
 const SAME: f64 = 1e-9;
 
 /// An axis ready to draw: positions are values, or their decimal logarithms.
@@ -37,15 +37,18 @@ impl Ticks {
             .chain(floor)
             .filter(usable)
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
-        if low > high {
+        // A range is what is in sight at least: a value outside of it makes the axis longer, unless only
+        // rounding has put it there.
+        if let Some((from, to)) = axis.range {
+            let rounded = SAME * (to - from);
+            low = if low < from - rounded { low } else { from };
+            high = if high > to + rounded { high } else { to };
+        } else if low > high {
             (low, high) = (1.0, 10.0);
-        }
-        if let Some(range) = axis.range {
-            (low, high) = range;
         }
         match axis.scale {
             Scale::Linear => Self::linear(low, high, axis),
-            Scale::Log if zero && axis.range.is_none() => Self::log(low, high).beginning_at_zero(),
+            Scale::Log if zero => Self::log(low, high).beginning_at_zero(),
             Scale::Log => Self::log(low, high),
         }
     }
@@ -58,11 +61,6 @@ impl Ticks {
             Scale::Log => value.log10(),
         };
         place.is_finite().then_some(place)
-    }
-
-    /// The same, moved to the nearer end where the axis does not reach so far.
-    pub(super) fn inside(&self, value: f64) -> Option<f64> {
-        self.place(value).map(|place| place.clamp(self.from, self.to))
     }
 
     /// Returns the text of the mark at a position.
@@ -79,9 +77,10 @@ impl Ticks {
     }
 
     fn linear(low: f64, high: f64, axis: &Axis) -> Self {
-        let fixed = axis.range.is_some();
+        // An end that the figure asks for is where it says; others are at a mark.
+        let asked = |end: f64| axis.range.is_some_and(|(from, to)| end == from || end == to);
         // A little more than half of the range is worth showing from zero.
-        let low = if !fixed && low > 0.0 && low < 0.6 * high { 0.0 } else { low };
+        let low = if axis.range.is_none() && low > 0.0 && low < 0.6 * high { 0.0 } else { low };
         let span = if high > low { high - low } else { high.abs().max(1.0) };
         let rough = span / 6.0;
         let magnitude = 10f64.powf(rough.log10().floor());
@@ -94,7 +93,8 @@ impl Ticks {
             if up { (steps - 1e-9).ceil() } else { (steps + 1e-9).floor() }
         };
         let (first, last) = (round(low, false), round(if high > low { high } else { low + span }, true));
-        let (from, to) = if fixed { (low, high) } else { (first * step, last * step) };
+        let from = if asked(low) { low } else { first * step };
+        let to = if asked(high) { high } else { last * step };
         let count = (last - first) as i64;
         let at = (0..=count).map(|i| (first + i as f64) * step);
         let at = at.filter(|&v| v >= from - step * 1e-6 && v <= to + step * 1e-6).collect();
@@ -240,6 +240,23 @@ mod tests {
         assert_eq!(texts(&axis, &[7.0]).first().unwrap(), "6");
         texts(&axis, &[0.0]);
         texts(&axis, &[-3.0, 2e9]);
+    }
+
+    /// An axis that is asked for covers what lies outside of it: no mark is moved to its edge.
+    #[test]
+    fn a_range_is_what_an_axis_has_at_least() {
+        let ends = |values: &[f64]| {
+            let ticks =
+                Ticks::new(&Axis::linear("time", "ns").range(0.0, 120.0), values.iter().copied(), None);
+            (ticks.from, ticks.to)
+        };
+        assert_eq!(ends(&[99.0]), (0.0, 120.0));
+        assert_eq!(ends(&[]), (0.0, 120.0));
+        assert_eq!(ends(&[99.0, 120.000_000_001]), (0.0, 120.0));
+        assert_eq!(ends(&[133.0, 193.0]), (0.0, 200.0));
+        assert_eq!(ends(&[-7.0, 99.0]), (-25.0, 120.0));
+        assert_eq!(texts(&Axis::log("x", "").range(10.0, 100.0), &[1_000.0]).last().unwrap(), "1000");
+        texts(&Axis::linear("part", "").range(0.7, 1.0), &[0.25, 0.875]);
     }
 
     #[test]
