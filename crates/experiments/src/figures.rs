@@ -59,20 +59,8 @@ const FIGURES: &[Figure] = &[
     ("orca", "Fig. 5b", Of("fig-5b", "packets relabelled a second, 1 core")),
     ("orca", "Fig. 5c", Of("fig-5c", "5c: 100000 of 1000000 sessions active")),
     ("orca", "Fig. 5d", Of("fig-5d", "packets of 72 bytes: latency, median")),
-    (
-        "orca",
-        "Fig. 6a",
-        Nothing(
-            "agents that die are in labs: `lab cast orca:... --fail rack-agent:...` and docs/measured-labs.md",
-        ),
-    ),
-    (
-        "orca",
-        "Fig. 6b",
-        Nothing(
-            "agents that die are in labs: `lab cast orca:... --fail rack-agent:...` and docs/measured-labs.md",
-        ),
-    ),
+    ("orca", "Fig. 6a", Of("fig-6a", "T = 1 ms: time without messages")),
+    ("orca", "Fig. 6b", Of("fig-6a", "T = 1 ms: messages lost")),
     ("orca", "Fig. 6c", Of("fig-6c", "all placements: join delay, median")),
     (
         "orca",
@@ -93,7 +81,7 @@ const FIGURES: &[Figure] = &[
     ("republic", "Fig. 8(b)", Of("fig-8", "full rate after the last INTL_SEQ, i_a = 7 ms: packets lost")),
     ("republic", "Fig. 8(c)", Of("fig-8", "first against last INTL_SEQ, i_a = 2 ms: attempt time")),
     ("republic", "Fig. 8(d)", Of("fig-8", "first against last INTL_SEQ, i_a = 2 ms: extra time")),
-    ("republic", "section VI-D", Of("manager", "requests with 16 receivers among 40 agents")),
+    ("republic", "section VI-D", Of("response", "requests a second over sockets")),
     ("shufflecast", "Fig. 1", Of("fig-1", "excess resources, 192 ToRs")),
     ("shufflecast", "Fig. 6(a)", Of("fig-6a", "Shufflecast, part of the line rate")),
     ("shufflecast", "Fig. 6(b)", Of("fig-6b", "power, IP multicast, most")),
@@ -103,7 +91,7 @@ const FIGURES: &[Figure] = &[
     ("shufflecast", "Fig. 7(a)", Of("fig-7a", "8,")),
     ("shufflecast", "Fig. 7(b)", Of("fig-7b", "sources with unchanged hops, Algorithm 2, least")),
     ("shufflecast", "Fig. 7(c)", Of("fig-7c", "8,")),
-    ("shufflecast", "Fig. 8(a)", Of("fig-8a", "LDA, HTTP against ours")),
+    ("shufflecast", "Fig. 8(a)", Of("fig-8a", "LDA, Torrent against ours")),
     ("shufflecast", "Fig. 8(b)", Of("fig-8b", "TPC-H, all objects, HTTP against ours")),
     ("shufflecast", "Fig. 8(c)", Nothing(SPARK_TIMES)),
     ("shufflecast", "Fig. 8(d)", Of("fig-8d", "7 acceptors: 90 % latency")),

@@ -6,7 +6,9 @@ pub mod elmo;
 mod elmo_failures;
 mod fig_7;
 mod joins;
+pub(crate) mod kills;
 pub(crate) mod leaf;
+mod sender;
 pub mod updates;
 
 use std::time::Instant;
@@ -30,7 +32,7 @@ pub const ITEMS: &[Item] = &[
         kind: Kind::Computed,
         differs: "the paper leaves open which network, hashes and paths it took: see readings",
         load: Load::Alone,
-        run: |options| Ok(switch_state(sessions(options), options).into()),
+        run: |options| Ok(compared(switch_state(sessions(options), options), options).into()),
     },
     Item {
         paper: "orca",
@@ -40,7 +42,7 @@ pub const ITEMS: &[Item] = &[
         kind: Kind::Computed,
         differs: "the paper leaves open which network, hashes and paths it took; each row is one reading",
         load: Load::Alone,
-        run: |options| Ok(readings(sessions(options), options).into()),
+        run: |options| Ok(compared(readings(sessions(options), options), options).into()),
     },
     Item {
         paper: "orca",
@@ -54,7 +56,7 @@ pub const ITEMS: &[Item] = &[
             let sessions = sessions(options);
             let (fewer, seed) = (sessions / 10, options.seed);
             let ours = [updates::dynamics(fewer, sessions, seed), updates::failures(fewer, seed)].concat();
-            Ok([ours, elmo_failures::rows(fewer, options)].concat().into())
+            Ok(compared([ours, elmo_failures::rows(fewer, options)].concat(), options).into())
         },
     },
     Item {
@@ -65,7 +67,7 @@ pub const ITEMS: &[Item] = &[
         kind: Kind::Computed,
         differs: "other draws; the logs are means of three seeds",
         load: Load::Alone,
-        run: |options| Ok(elmo::elmo(sessions(options) / 10, options.seed).into()),
+        run: |options| Ok(compared(elmo::elmo(sessions(options) / 10, options.seed), options).into()),
     },
     Item {
         paper: "orca",
@@ -85,7 +87,7 @@ pub const ITEMS: &[Item] = &[
         kind: Kind::Measured,
         differs: "another processor and other programming languages; Elmo's own logs say 0.1 ms where the paper says 5.5 to 7.3",
         load: Load::Alone,
-        run: |options| Ok(fig_7::running_times(sessions(options) / 10, options).into()),
+        run: |options| Ok(compared(fig_7::running_times(sessions(options) / 10, options), options).into()),
     },
     Item {
         paper: "orca",
@@ -96,6 +98,26 @@ pub const ITEMS: &[Item] = &[
         differs: "another processor; ours is without receiving and sending",
         load: Load::Alone,
         run: |options| Ok(agent::figure_5b(options)),
+    },
+    Item {
+        paper: "orca",
+        name: "sender",
+        title: "Section 5.1: bytes that leave the sender, in one session and by unicast, and the label's part",
+        place: "section 5.1",
+        kind: Kind::Simulated,
+        differs: "packets of 1,500 bytes",
+        load: Load::Shared,
+        run: sender::traffic,
+    },
+    Item {
+        paper: "orca",
+        name: "fig-6a",
+        title: "Figures 6a and 6b: what a killed agent costs, in a lab (Linux, root)",
+        place: "section 5.3, Fig. 6a",
+        kind: Kind::Measured,
+        differs: "agents, controllers and switches share one machine's processors; the paper's have their own",
+        load: Load::Lab,
+        run: |_| Ok(kills::without_a_lab(lab::NOT_HERE)),
     },
     Item {
         paper: "orca",
@@ -129,9 +151,23 @@ pub const ITEMS: &[Item] = &[
     },
 ];
 
+/// The sessions of the paper's data sets.
+const PAPERS_SESSIONS: u32 = 1_000_000;
+
 /// Returns the number of sessions of a data set.
 fn sessions(options: &Options) -> u32 {
-    if options.quick { 20_000 } else { 1_000_000 }
+    if options.quick { 20_000 } else { PAPERS_SESSIONS }
+}
+
+/// The rows of a data set, beside the paper's numbers only where they are of its million sessions.
+fn compared(rows: Vec<Row>, options: &Options) -> Vec<Row> {
+    let drawn = sessions(options);
+    let why = format!("of {drawn} sessions or fewer, where the paper has a million: not compared");
+    let of_another_size = |row: Row| match row.paper {
+        Some(_) if drawn < PAPERS_SESSIONS => row.of_another_size(&why),
+        _ => row,
+    };
+    rows.into_iter().map(of_another_size).collect()
 }
 
 /// The network of Orca's evaluation that 19 bytes fit: fat-tree(48, 3), 27,648 hosts.

@@ -4,6 +4,7 @@
 mod attempts;
 mod fig_6;
 mod fig_8;
+pub mod sockets;
 
 use std::time::Instant;
 
@@ -22,7 +23,7 @@ use polycast_types::{AppId, DataId, Duration, ObjectId, Rate, Time};
 
 use crate::random::Random;
 use crate::report::{Item, ItemError, Load, Options, Outcome};
-use crate::{Kind, Row};
+use crate::{Kind, Row, lab};
 
 /// The items of this paper.
 pub const ITEMS: &[Item] = &[
@@ -35,6 +36,16 @@ pub const ITEMS: &[Item] = &[
         differs: "the paper's has network and remote calls, ours is the core alone",
         load: Load::Alone,
         run: manager,
+    },
+    Item {
+        paper: "republic",
+        name: "response",
+        title: "Section VI-D: how soon the manager answers over sockets",
+        place: "section VI-D",
+        kind: Kind::Measured,
+        differs: "another processor; agents and manager on one machine, without a network between",
+        load: Load::Lab,
+        run: |_| Ok(sockets::manager_response(&Err(lab::NOT_HERE.into()))),
     },
     Item {
         paper: "republic",

@@ -101,6 +101,10 @@ impl Site {
     }
 }
 
+/// Reason why neither HTTP nor TPC-H has a factor of ours beside the paper's.
+pub(crate) const NOT_MEASURED: &str = "ours would be arithmetic: with HTTP the number of executors times our part of the line rate, with \
+     TPC-H one transfer and the sum of 58 sizes; what a job really waits is measured by spark/bench/lab.py";
+
 /// A way of handing an object to every reader that ours is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {

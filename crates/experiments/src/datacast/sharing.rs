@@ -9,6 +9,7 @@ use polycast_topology::{Failures, Graph, Network, Node};
 use polycast_types::{Duration, Time};
 
 use super::bed::{Bed, RECEIVERS, Setting};
+use super::transport::scale;
 use crate::Row;
 use crate::report::{Axis, Figure, ItemError, Mark, Options, Outcome, Series};
 
@@ -22,6 +23,12 @@ struct Meter {
 impl Meter {
     fn new(interval_s: f64, counters: usize) -> Self {
         Meter { interval_s, before: vec![0; counters], points: vec![Vec::new(); counters] }
+    }
+
+    /// The rates of a counter over the paper's time, of which a second takes a `scale`th here.
+    fn drawn(&self, name: &str, counter: usize, scale: f64) -> Series {
+        let points = self.points[counter].iter().map(|(at, rate)| (at * scale, *rate)).collect();
+        Series::ours(name, points).mark(Mark::Line)
     }
 
     fn read(&mut self, now_s: f64, counters: &[u64]) {
@@ -64,12 +71,18 @@ fn open(bed: &mut Bed, config: &FlowConfig) -> Result<usize, ItemError> {
     opened.ok_or_else(|| ItemError::Refused("the path of the TCP connection has a gap".into()))
 }
 
+fn times_note(options: &Options) -> Option<&'static str> {
+    options
+        .quick
+        .then_some("All takes a tenth of the paper's time; times are given times ten, in the drawing too.")
+}
+
 /// Figure 13: a connection of 200 MB from server 00 to 01 begins after two seconds of Tree A.
 ///
 /// # Errors
 /// If the bed cannot be made.
 pub fn figure_13(options: &Options) -> Result<Outcome, ItemError> {
-    let scale = if options.quick { 10 } else { 1 };
+    let scale = scale(options) as u64;
     // ns-2's connections have a window of 20 packets of 1000 bytes and headers of 40.
     let ns2 = sharing_run(options, 16, reno(&[0, 16, 1], 1000, 40, 20_000, 200_000_000 / scale), scale)?;
     let mut outcome = Outcome::default();
@@ -88,6 +101,7 @@ pub fn figure_13(options: &Options) -> Result<Outcome, ItemError> {
     }
     let note = "Both hold a window, TCP's and w, and share the link as their windows are to each other. The paper says \
                 neither; with ns-2's own defaults its figures come out nearly.";
+    outcome.notes.extend(times_note(options).map(String::from));
     Ok(outcome.note(note))
 }
 
@@ -125,11 +139,13 @@ fn sharing_run(options: &Options, credits: u32, flow: FlowConfig, scale: u64) ->
         }
     }
     let until = end_s - step_s;
-    let named = |name, at: usize| Series::ours(name, meter.points[at].clone()).mark(Mark::Line);
-    let paper = |name, mbps| Series::paper(name, vec![(begin_s, mbps), (end_s, mbps)]).mark(Mark::Line);
+    let scale = scale as f64;
+    let paper = |name, mbps| {
+        Series::paper(name, vec![(begin_s * scale, mbps), (end_s * scale, mbps)]).mark(Mark::Line)
+    };
     let series = vec![
-        named("Datacast Tree A", 0),
-        named("TCP", 1),
+        meter.drawn("Datacast Tree A", 0, scale),
+        meter.drawn("TCP", 1, scale),
         paper("Datacast Tree A", PAPER_MBPS[0]),
         paper("TCP", PAPER_MBPS[1]),
     ];
@@ -152,7 +168,7 @@ const FAILED_LINK: (Node, Node) = (19, 14);
 /// # Errors
 /// If the bed cannot be made, or the planner finds no second tree after the failure.
 pub fn figure_6(options: &Options) -> Result<Outcome, ItemError> {
-    let scale = if options.quick { 10.0 } else { 1.0 };
+    let scale = scale(options);
     let seconds = |paper: f64| paper / scale;
     let base = Setting::testbed(false, options.seed);
     // More than can be sent in that time, in the paper's blocks.
@@ -213,25 +229,22 @@ fn figure_6_outcome(meter: &Meter, seconds: impl Fn(f64) -> f64, options: &Optio
     let repaired = seconds(83.0) + step / 2.0;
     let normal = 0.9 * mean(1, 76.0, 80.0);
     let back = meter.points[1].iter().find(|(at, rate)| *at > repaired + step && *rate >= normal);
-    let whole = if options.quick { 10.0 } else { 1.0 };
+    let whole = scale(options);
     // A tree that does not recover gets an infinite time, and its row stays.
     let took = back.map_or(f64::INFINITY, |(at, _)| whole * (at - seconds(83.0)));
     let name = "after the repair, until Tree B has nine tenths of its rate";
     let note = "the failure is noticed after 3 s and repaired 35 ms later because the paper's is: both are put in; what follows is ours";
-    outcome.rows.push(Row::new(name, Some(4.0), took, "s").note(note).at_most(4.0));
-    let named = |name, at: usize| Series::ours(name, meter.points[at].clone()).mark(Mark::Line);
-    let series = vec![
-        named("Tree A", 0),
-        named("Tree B", 1),
-        named("TCP, 64 KB", 2),
-        named("TCP, 128 KB", 3),
-        named("received by 02", 4),
-    ];
+    let took = Row::new(name, Some(4.0), took, "s").note(note).at_most(4.0);
+    // Rates rise by the same steps in a tenth of the time, so that this is no tenth of the paper's.
+    outcome.rows.push(if options.quick { took.in_steps_of(whole * step) } else { took });
+    let series = ["Tree A", "Tree B", "TCP, 64 KB", "TCP, 128 KB", "received by 02"];
+    let series = series.into_iter().enumerate().map(|(at, name)| meter.drawn(name, at, whole)).collect();
     let (x, y) = (Axis::linear("time", "s"), Axis::linear("rate", "Mb/s"));
     let title = "Trees beside TCP, and after a failure";
     outcome.figures.push(Figure::lines("fig-6", title, x, y, series));
     let note = "The source's rates count packets that it sends for the first time. The link from <0,3> to 32 fails at 80 s; \
                 the master learns of it 3 s later and has told all of the new tree after 35 ms more, as in the paper.";
+    outcome.notes.extend(times_note(options).map(String::from));
     outcome.note(note)
 }
 
@@ -274,4 +287,22 @@ fn reroute(bed: &mut Bed) -> Result<(), ItemError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{Plot, Whose};
+
+    /// Drawings have the times that rows and notes speak of: TCP begins at 2 s and is the only one then.
+    #[test]
+    fn a_quick_drawing_has_the_papers_times() {
+        let outcome = figure_13(&Options { quick: true, seed: 1, threads: 1 }).unwrap();
+        let Plot::Lines(series) = &outcome.figures[0].plot else { panic!("lines are drawn") };
+        let tcp = series.iter().find(|one| one.name == "TCP" && one.whose == Whose::Ours).unwrap();
+        let begins = tcp.points.iter().find(|(_, rate)| *rate > 0.0).unwrap().0;
+        assert!((2.0..2.3).contains(&begins), "{begins}");
+        let paper = series.iter().find(|one| one.name == "TCP" && one.whose == Whose::Paper).unwrap();
+        assert!((paper.points[0].0 - 2.0).abs() < 1e-9, "{paper:?}");
+    }
 }

@@ -7,7 +7,7 @@
 use super::data_set::{SIZE_STEP, SizeBin, plan_data_set};
 use super::elmo::{ELMO_SPINES, ElmoResult, ElmoRun, elmo_run, elmo_updates};
 use super::updates::events_of;
-use super::{DATA_SETS, papers_network};
+use super::{DATA_SETS, compared, papers_network};
 use crate::random::Random;
 use crate::report::{Axis, Figure, Mark, Options, Outcome, Series};
 use crate::tenants::{self, Placement, Sizes};
@@ -82,7 +82,8 @@ pub(super) fn figure_7(sessions: u32, options: &Options) -> Outcome {
     series.extend(
         ELMO.iter().zip(&elmo).map(|(setting, result)| Series::ours(setting.0, mean(&result.by_size))),
     );
-    let points = vec![(253.0, 0.99), (437.0, 1.0)];
+    let mut rows = compared(rows, options);
+    rows.push(Row::new("7c: Orca, label", Some(19.0), f64::from(orca_label_bytes()), "B").within(0.0));
     let mut cdf = Figure::cdf(
         "fig-7a",
         &cdf_title(sessions, elmo_sessions),
@@ -90,7 +91,8 @@ pub(super) fn figure_7(sessions: u32, options: &Options) -> Outcome {
         "part of the switches",
         state,
     );
-    if let crate::report::Plot::Lines(lines) = &mut cdf.plot {
+    if let (crate::report::Plot::Lines(lines), false) = (&mut cdf.plot, options.quick) {
+        let points = vec![(253.0, 0.99), (437.0, 1.0)];
         lines.push(Series::paper("Orca, plain filter, Uni-S as run", points).mark(Mark::Points));
     }
     Outcome { rows, ..Outcome::default() }
@@ -182,7 +184,6 @@ fn sizes(orca: &[SizeBin], elmo: &[ElmoResult], rows: &mut Vec<Row>) {
 
 /// Figure 7c.
 fn labels(elmo: &[ElmoResult], sessions: u32, options: &Options, rows: &mut Vec<Row>) {
-    rows.push(Row::new("7c: Orca, label", Some(19.0), f64::from(orca_label_bytes()), "B").within(0.0));
     let note = "Elmo's own network, 576 leafs of 48 ports";
     for ((who, _, _, _, mean, longest), result) in ELMO.iter().zip(elmo) {
         let ours = result.header_mean();

@@ -1,8 +1,8 @@
 //! Items: the papers' figures and tables, each one function that gives rows and figures.
 //!
 //! A paper's module lists its items in a constant `ITEMS`, and [`crate::catalogue`] gathers them. [`run`]
-//! computes chosen items on all cores, [`draw`] makes SVG of a figure and [`page`] an HTML page of all of
-//! them.
+//! computes chosen items on all cores, [`draw`] makes SVG of a figure, [`page`] HTML pages of all of them,
+//! and [`truth`](mod@truth) the page of what is shown and what is not.
 
 pub mod csv;
 pub mod draw;
@@ -10,6 +10,7 @@ mod figure;
 pub mod page;
 mod strokes;
 mod ticks;
+pub mod truth;
 
 pub use figure::{Axis, BarSeries, Figure, Mark, Plot, Scale, Series, Whose};
 

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::draw::{self, DrawError};
+use super::truth::figures_of_run;
 use super::{Done, Item, Options};
 use crate::{Kind, Row, Test, figures};
 
@@ -34,7 +35,7 @@ p.small { color: #555; font-size: .9rem; }
 pub type About = [(&'static str, String)];
 
 /// The first page: by what the numbers were made, a line and a link for each paper, and the table of all
-/// figures.
+/// figures of the papers that were run.
 #[must_use]
 pub fn index(done: &[Done], missing: &[Item], options: &Options, about: &About) -> String {
     let mut page = begin("The papers' figures and tables", options);
@@ -56,8 +57,9 @@ pub fn index(done: &[Done], missing: &[Item], options: &Options, about: &About) 
             count(None)
         );
     }
-    page.push_str("</tbody>\n</table>\n<h2>Every figure and table</h2>\n");
-    figures_table(&mut page, &figures::table(done));
+    page.push_str("</tbody>\n</table>\n<p><a href=\"truth.html\">What is shown, and what is not</a></p>\n");
+    page.push_str("<h2>Every figure and table</h2>\n");
+    figures_table(&mut page, &figures_of_run(done, missing));
     end(page)
 }
 
@@ -90,7 +92,7 @@ pub fn by_paper(done: &[Done]) -> impl Iterator<Item = &[Done]> {
     done.chunk_by(|one, next| one.item.paper == next.item.paper)
 }
 
-fn begin(title: &str, options: &Options) -> String {
+pub(super) fn begin(title: &str, options: &Options) -> String {
     let mut page = String::new();
     page.push_str("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
     page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
@@ -108,12 +110,12 @@ fn begin(title: &str, options: &Options) -> String {
     page
 }
 
-fn end(mut page: String) -> String {
+pub(super) fn end(mut page: String) -> String {
     page.push_str("</body>\n</html>\n");
     page
 }
 
-fn rows(done: &[Done]) -> impl Iterator<Item = &Row> {
+pub(super) fn rows(done: &[Done]) -> impl Iterator<Item = &Row> {
     done.iter().filter_map(|done| done.outcome.as_ref().ok()).flat_map(|outcome| &outcome.rows)
 }
 
@@ -205,7 +207,7 @@ fn figures_table(page: &mut String, entries: &[figures::Entry]) {
 }
 
 /// Writes the origin of the numbers, the missing items, and how many rows pass the tests of their items.
-fn head(page: &mut String, done: &[Done], missing: &[Item], about: &About) {
+pub(super) fn head(page: &mut String, done: &[Done], missing: &[Item], about: &About) {
     if !missing.is_empty() {
         let names: Vec<String> = missing.iter().map(|item| format!("{} {}", item.paper, item.name)).collect();
         let _ = writeln!(
@@ -360,12 +362,12 @@ pub fn number(value: f64) -> String {
     }
 }
 
-fn title_case(word: &str) -> String {
+pub(super) fn title_case(word: &str) -> String {
     let mut letters = word.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {
@@ -437,6 +439,12 @@ mod tests {
             ),
             "{index}"
         );
+        // Figures of papers that were not asked for are not there.
+        assert!(
+            index.contains("<td>Blast Fig. 4</td>") && !index.contains("<td>Orca Fig. 7a</td>"),
+            "{index}"
+        );
+        assert!(index.contains("href=\"truth.html\""), "{index}");
         let resources = ["<script", "<link", "<img", "url(", "@import"];
         assert!(resources.iter().all(|word| !page.contains(word) && !index.contains(word)));
     }

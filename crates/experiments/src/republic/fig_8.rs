@@ -36,8 +36,26 @@ fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
     values.get(at.clamp(1, values.len().max(1)) - 1).copied().unwrap_or(0.0)
 }
 
+/// Runs of a rule or a set-up with an interval: so many that the 99th percentile is not simply the greatest,
+/// and that no seed turns the order of two intervals.
+const RUNS: u64 = 100;
+/// Runs where the rules are compared: the difference of two runs with one seed is 0.9 ms either way and has
+/// to be told from a quarter of a millisecond.
+const RUNS_COMPARED: u64 = 250;
+/// Intervals with which the rules are compared, in microseconds.
+const COMPARED_US: std::ops::RangeInclusive<u64> = 700..=2_000;
+
+fn runs_of(interval: Duration) -> u64 {
+    if COMPARED_US.contains(&(interval.0 / 1_000)) { RUNS_COMPARED } else { RUNS }
+}
+
+/// Bytes of an object: what is compared is what comes before full rate, whatever comes then.
+fn bytes_of(options: &Options) -> u64 {
+    if options.quick { 5_000_000 } else { 10_000_000 }
+}
+
 fn many(full_rate: FullRate, interval: Duration, options: &Options) -> Result<Many, ItemError> {
-    let (runs, bytes) = if options.quick { (4, 5_000_000) } else { (25, 20_000_000) };
+    let (runs, bytes) = (runs_of(interval), bytes_of(options));
     let setup = Duration::from_millis(60);
     let settling = setup / SETTLING_PARTS;
     let trial = |run| {
@@ -118,8 +136,7 @@ fn rules(options: &Options) -> Result<(Vec<Row>, Vec<Figure>), ItemError> {
         }
         found.push(of_rule);
     }
-    for (at, &interval) in micros.iter().enumerate().filter(|(_, interval)| (700..=2_000).contains(*interval))
-    {
+    for (at, &interval) in micros.iter().enumerate().filter(|(_, interval)| COMPARED_US.contains(*interval)) {
         rows.extend(words(interval, &found[0][at], &found[1][at]));
     }
     let [redundant, mut lost, attempt, extra] = panels;
@@ -151,7 +168,7 @@ fn mean(
     interval: AttemptInterval,
     options: &Options,
 ) -> Result<Measured, ItemError> {
-    let (runs, bytes) = if options.quick { (2, 20_000_000) } else { (8, 100_000_000) };
+    let (runs, bytes) = (RUNS, bytes_of(options));
     let mut sum = Measured::default();
     for run in 0..runs {
         let seed = options.seed.wrapping_mul(1_000) + run;
@@ -238,7 +255,8 @@ fn set_ups(options: &Options) -> Result<Outcome, ItemError> {
             curves.push(Series::ours(&name, points));
             // When the path comes up, the adaptive interval is 2 % of what that took.
             let point = vec![(2.0, value(&adaptive))];
-            adaptives.push(Series::ours(&format!("{name}, adaptive"), point).mark(Mark::Points));
+            adaptives
+                .push(Series::ours(&format!("{name}, adaptive"), point).mark(Mark::Triangles).like(&name));
         }
     }
     for (curves, adaptives) in curves.iter_mut().zip(adaptives) {

@@ -172,6 +172,17 @@ impl Bed {
         of_transfer.iter().map(|sample| sample.bytes as f64).sum::<f64>() / each as f64
     }
 
+    /// Bytes of a transfer that the links to these servers have brought, on average over those that receive
+    /// it.
+    #[must_use]
+    pub(super) fn carried(&self, transfer: u32, servers: &[u32]) -> f64 {
+        let receivers = self.cluster.push(transfer).receivers().iter();
+        let bytes =
+            receivers.filter(|receiver| servers.contains(&receiver.node().0)).map(|r| r.carried_bytes());
+        let (sum, count) = bytes.fold((0, 0), |(sum, count), bytes| (sum + bytes, count + 1));
+        sum as f64 / f64::from(count.max(1))
+    }
+
     /// Packets that queues had no room for, in percent of all that came to servers or were dropped.
     #[must_use]
     pub(super) fn loss_percent(&self) -> f64 {

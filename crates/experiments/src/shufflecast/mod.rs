@@ -5,6 +5,7 @@ mod fig_6;
 mod fig_7;
 mod fig_8;
 pub(crate) mod replication;
+pub(crate) mod rules;
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -156,6 +157,16 @@ pub const ITEMS: &[Item] = &[
     },
     Item {
         paper: "shufflecast",
+        name: "rules",
+        title: "Section VI-B: how soon a ToR has the rules of a group, in a lab (Linux, root)",
+        place: "section VI-B",
+        kind: Kind::Measured,
+        differs: "eight switches in user space, all hosts and the manager share one machine's processors",
+        load: Load::Lab,
+        run: |_| Ok(rules::rule_update(&Err(lab::NOT_HERE.into()))),
+    },
+    Item {
+        paper: "shufflecast",
         name: "fig-10",
         title: "Figure 10: ports and bandwidth that ToR switches have left",
         place: "appendix B, Fig. 10",
@@ -192,6 +203,80 @@ pub fn relaying() -> Vec<Row> {
             .within(0.0),
         Row::new("time for all rules of a 4,4-Shufflecast", None, milliseconds, "ms").kind(Kind::Measured),
     ]
+    .into_iter()
+    .chain(unrecoverable())
+    .collect()
+}
+
+/// The paper's probability that p failed relays of all cut off what no rules bring back, k p^(k-1) / C(k p^k,
+/// p): they have to be the mirrors of each other.
+fn unrecoverable_part(network: &Shufflecast) -> f64 {
+    let (p, classes) = (network.fanout(), network.columns() * network.partition_size());
+    let tors = f64::from(network.tors());
+    let sets = (0..p).fold(1.0, |sets, at| sets * (tors - f64::from(at)) / f64::from(at + 1));
+    f64::from(classes) / sets
+}
+
+/// Sets of failed relays that nothing recovers, of all sets of so many.
+#[derive(Default)]
+struct Tried {
+    sets: u32,
+    /// Those after which some ToR gets nothing from any other.
+    unfed: u32,
+    /// Those after which some source misses some ToR.
+    cut: u32,
+}
+
+/// Tries every set of p relays, by the best rules that there are without them.
+fn try_all(network: &Shufflecast) -> Tried {
+    let (tors, p) = (network.tors(), network.fanout() as usize);
+    let mut set: Vec<u32> = (0..p as u32).collect();
+    let mut tried = Tried::default();
+    loop {
+        let failed: BTreeSet<u32> = set.iter().copied().collect();
+        let recovery = relays::recover(network, &failed);
+        let sources: Vec<u32> = (0..tors).filter(|source| !failed.contains(source)).collect();
+        let missed: Vec<Vec<u32>> =
+            sources.iter().map(|&source| recovery.reach(network, source).unreachable()).collect();
+        let misses = |tor: u32| {
+            sources.iter().zip(&missed).all(|(&source, missed)| source == tor || missed.contains(&tor))
+        };
+        tried.sets += 1;
+        tried.cut += u32::from(missed.iter().any(|missed| !missed.is_empty()));
+        tried.unfed += u32::from((0..tors).any(misses));
+        // The next set in order: the last relay that can move on does, and those behind it follow it.
+        let Some(at) = (0..p).rev().find(|&at| set[at] < tors - (p - at) as u32) else { return tried };
+        let first = set[at] + 1;
+        (at..p).for_each(|place| set[place] = first + (place - at) as u32);
+    }
+}
+
+/// Section III-C: how likely p failed relays cannot be recovered from, as the paper counts and by trying all
+/// sets of small networks.
+fn unrecoverable() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (p, k) in [(2, 2), (2, 3), (3, 2)] {
+        let network = network(p, k);
+        let (tried, formula) = (try_all(&network), 100.0 * unrecoverable_part(&network));
+        let row = |what: &str, sets: u32| {
+            let name =
+                format!("{p},{k}-Shufflecast, failures of {p} relays {what}, all {} sets tried", tried.sets);
+            Row::new(name, None, 100.0 * f64::from(sets) / f64::from(tried.sets), "%")
+        };
+        let said = format!("the paper's formula has {formula:.4} %");
+        let unfed = row("after which nobody reaches some ToR", tried.unfed);
+        rows.push(unfed.note(said.clone()).between(0.9999 * formula, 1.0001 * formula));
+        let cut = row("after which somebody misses some ToR", tried.cut).at_most(1.0001 * formula);
+        rows.push(cut.note(format!(
+            "{said}: it counts relays that feed the same ToRs, and not the p that follow a source"
+        )));
+    }
+    for (p, k) in [(4, 4), (8, 3)] {
+        let name = format!("{p},{k}-Shufflecast, failures of {p} relays after which nobody reaches some ToR");
+        let part = unrecoverable_part(&network(p, k));
+        rows.push(Row::new(name, None, 100.0 * part, "%").note("by the paper's formula"));
+    }
+    rows
 }
 
 /// Reach and rules after one failure, by the paper's recovery and by ours.
@@ -311,7 +396,10 @@ fn power() -> Outcome {
         Axis::linear("power", "x").range(1.0, 2.0),
         [("chain of peers", chain, (1.5, 1.77)), ("IP multicast", ip, (1.55, 1.85))]
             .into_iter()
-            .flat_map(|(name, ours, paper)| [sizes(name, ours), limits(name, paper)])
+            .flat_map(|(name, ours, paper)| {
+                let limits = limits(name, &ours, paper);
+                [sizes(name, ours)].into_iter().chain(limits)
+            })
             .collect(),
     );
     let mean = Figure::lines(
@@ -332,10 +420,12 @@ fn sizes(name: &str, points: Vec<(f64, f64)>) -> Series {
     Series::ours(name, points).mark(Mark::Points)
 }
 
-/// Returns the least and the most that the paper prints, as two lines over all sizes.
-fn limits(name: &str, (low, high): (f64, f64)) -> Series {
-    let frame = vec![(50.0, low), (1024.0, low), (1024.0, high), (50.0, high), (50.0, low)];
-    Series::paper(name, frame).mark(Mark::Line)
+/// Returns the least and the most that the paper prints, as two lines from the smallest network that is drawn
+/// to the largest: the paper does not say at which sizes they are.
+fn limits(name: &str, drawn: &[(f64, f64)], (low, high): (f64, f64)) -> [Series; 2] {
+    let sizes = || drawn.iter().map(|point| point.0);
+    let (least, most) = (sizes().fold(f64::INFINITY, f64::min), sizes().fold(0.0, f64::max));
+    [low, high].map(|ratio| Series::paper(name, vec![(least, ratio), (most, ratio)]).mark(Mark::Line))
 }
 
 /// Figure 6 (c): cost of one tree to all ToRs, and what a Shufflecast costs a ToR.
@@ -362,7 +452,7 @@ fn cost() -> Outcome {
     let mut series: Vec<Series> = rates
         .map(|gbps| sizes(&format!("{gbps} Gbit/s"), ratios(&papers, |bill| bill.cost_usd, 1, gbps)))
         .to_vec();
-    series.push(limits("least and most", (1.57, 1.89)));
+    series.extend(limits("least and most", &with, (1.57, 1.89)));
     let figure = Figure::lines(
         "fig-6c",
         "Cost of IP multicast to all ToRs, in proportion to Shufflecast",
@@ -435,4 +525,52 @@ fn unused() -> Outcome {
         &|u| u.gbps,
     );
     Outcome::from(rows).figure(ports).figure(bandwidth)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Whose;
+
+    /// The formula against every set of a small network, by the rules' own walk: it counts the sets that
+    /// leave a ToR without anything, and not those that leave a source without relays, which are as many
+    /// again.
+    #[test]
+    fn as_many_failures_cannot_be_recovered_as_the_paper_counts() {
+        assert!((unrecoverable_part(&network(2, 2)) - 4.0 / 28.0).abs() < 1e-12);
+        let tried = try_all(&network(2, 2));
+        assert_eq!((tried.sets, tried.unfed), (28, 4));
+        let tried = try_all(&network(3, 2));
+        assert_eq!((tried.sets, tried.unfed, tried.cut), (816, 6, 12));
+        // Those that follow a source: it has no other way, and ToRs lack nothing of others.
+        let network = network(3, 2);
+        let failed: BTreeSet<u32> = network.children(0).collect();
+        let reach = |source| relays::recover(&network, &failed).reach(&network, source).unreachable();
+        assert!(!failed.contains(&0) && !reach(0).is_empty());
+        let others = (0..network.tors()).filter(|&tor| !failed.contains(&tor) && !reach(tor).is_empty());
+        assert!(
+            others.clone().all(|tor| network.children(tor) == network.children(0)),
+            "{:?}",
+            others.count()
+        );
+        let rows = unrecoverable();
+        let holds: Vec<bool> = rows.iter().filter_map(Row::is_within).collect();
+        assert_eq!(holds, [true, false, true, false, true, false], "{rows:?}");
+    }
+
+    /// What the paper prints without a size is drawn as far as there are networks, and no farther.
+    #[test]
+    fn the_papers_limits_end_where_the_networks_do() {
+        for figure in [power().figures.swap_remove(0), cost().figures.swap_remove(0)] {
+            let Plot::Lines(series) = figure.plot else { panic!("lines are drawn") };
+            let ends = |whose: Whose| {
+                let points = series.iter().filter(|one| one.whose == whose).flat_map(|one| &one.points);
+                points.fold((f64::MAX, 0.0f64), |(least, most), (x, _)| (least.min(*x), most.max(*x)))
+            };
+            assert_eq!(ends(Whose::Paper), ends(Whose::Ours), "{}", figure.name);
+            let paper = series.iter().filter(|one| one.whose == Whose::Paper);
+            assert!(paper.clone().count() >= 2 && paper.clone().all(|one| one.points.len() == 2));
+            assert!(series.iter().filter(|one| one.whose == Whose::Ours).all(|one| one.mark == Mark::Points));
+        }
+    }
 }
