@@ -36,22 +36,25 @@ fn the_report_is_a_page_a_paper_and_a_file_per_figure() {
     let out = place.path().join("new/report");
     let ran = polycast(&["reproduce", "shufflecast", "fig-10", "--out", out.to_str().unwrap()]);
     assert_eq!(ran.status, 0, "{}", ran.stderr);
-    let [index, page] =
-        ["index.html", "shufflecast.html"].map(|name| std::fs::read_to_string(out.join(name)).unwrap());
+    let [index, page, truth] = ["index.html", "shufflecast.html", "truth.html"]
+        .map(|name| std::fs::read_to_string(out.join(name)).unwrap());
+    assert!(!index.contains("<td>Orca "), "figures of papers that were not asked for: {index}");
     assert!(index.contains("href=\"shufflecast.html\""), "{index}");
     for entry in std::fs::read_dir(&out).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let is_figure =
             name.starts_with("shufflecast-") && [".svg", ".csv"].iter().any(|end| name.ends_with(end));
         assert!(
-            ["index.html", "shufflecast.html", "rows.csv"].contains(&name.as_str()) || is_figure,
+            ["index.html", "shufflecast.html", "truth.html", "rows.csv"].contains(&name.as_str())
+                || is_figure,
             "{name}"
         );
         let beside = name.strip_suffix(".svg").map(|name| out.join(format!("{name}.csv")));
         assert!(beside.is_none_or(|beside| beside.exists()), "{name} has no numbers beside it");
     }
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
-    for page in [&index, &page] {
+    assert!(truth.contains("<p>1 of ") && truth.contains(" tests fail.</p>"), "{truth}");
+    for page in [&index, &page, &truth] {
         assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"));
         assert!(host.trim().len() < 6 || !page.contains(host.trim()), "the page names the machine");
         for words in [
@@ -156,7 +159,7 @@ fn a_report_that_is_ended_early_is_partial() {
     let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(rows.as_array().unwrap().iter().any(|row| row["item"] == first.as_str()), "{first}");
     let paper = first.split(' ').next().unwrap();
-    for page in ["index.html".to_string(), format!("{paper}.html")] {
+    for page in ["index.html".to_string(), "truth.html".into(), format!("{paper}.html")] {
         let page = std::fs::read_to_string(out.join(page)).unwrap();
         assert!(
             page.contains("This page is partial: it was ended when ") && page.contains("Missing: "),

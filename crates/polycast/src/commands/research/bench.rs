@@ -3,7 +3,7 @@
 
 pub(super) mod control;
 pub(super) mod replication;
-mod streams;
+pub(super) mod streams;
 
 use crate::args::research::bench::{Bench, BenchArgs, BenchManagerArgs};
 use crate::exit::{Exit, Failure};
@@ -145,6 +145,25 @@ async fn load(address: &str, args: &BenchManagerArgs) -> Result<Outcome, Failure
     let seconds = begun.map_or(0.0, |begun| begun.elapsed().as_secs_f64()).min(args.seconds);
     waits.sort_by(f64::total_cmp);
     Ok(Outcome { waits, seconds })
+}
+
+/// Starts a manager and asks it for paths; gives the mean response in milliseconds and the requests a second.
+pub(super) fn answers(
+    agents: usize,
+    receivers: usize,
+    seconds: f64,
+    rate: Option<f64>,
+) -> Result<(f64, f64), Failure> {
+    let started = Started::start()?;
+    let args = BenchManagerArgs { agents, receivers, seconds, rate, manager: None };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::unexpected(format!("cannot start: {error}")))?;
+    let Outcome { waits, seconds } = runtime.block_on(load(&started.address, &args))?;
+    if waits.is_empty() {
+        return Err(Failure::unexpected("no request was answered"));
+    }
+    let count = waits.len() as f64;
+    Ok((1e3 * waits.iter().sum::<f64>() / count, count / seconds))
 }
 
 /// One agent of the load.

@@ -12,7 +12,7 @@ use clap::Args;
 use polycast_experiments::catalogue::{self, papers};
 use polycast_experiments::figures::{self, Entry};
 use polycast_experiments::report::page::{deviation, number};
-use polycast_experiments::report::{self, Done, Item, Options, csv, draw, page};
+use polycast_experiments::report::{self, Done, Item, Options, csv, draw, page, truth};
 use polycast_experiments::{Kind, Row};
 use serde::Serialize;
 use serde_json::json;
@@ -33,8 +33,8 @@ pub(crate) struct ReproduceArgs {
     /// Fewer runs and smaller sizes
     #[arg(long)]
     pub quick: bool,
-    /// Write a report into this folder: index.html and a page a paper, an SVG and a CSV per figure, and all
-    /// rows as rows.csv; after Ctrl-C with what is done by then
+    /// Write a report into this folder: index.html, a page a paper, truth.html with what is shown and what
+    /// not, an SVG and a CSV per figure, and all rows as rows.csv; after Ctrl-C with what is done by then
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// A line for every figure and table in place of the rows: kind, the paper's number, ours, their ratio,
@@ -241,6 +241,7 @@ fn write_report(folder: &Path, done: &[Done], missing: &[Item], options: &Option
         let page = page::paper(of_paper, missing, options, &about).map_err(draws_wrong)?;
         write_whole(&folder.join(format!("{}.html", of_paper[0].item.paper)), &page)?;
     }
+    write_whole(&folder.join("truth.html"), &truth::truth(done, missing, options, &about))?;
     write_whole(&folder.join("index.html"), &page::index(done, missing, options, &about))
 }
 

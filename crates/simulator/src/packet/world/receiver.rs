@@ -290,8 +290,8 @@ impl PushReceiver {
         self.overflows
     }
 
-    /// Bytes of the transfer's data channel that the link to its host has brought, whatever came of them: what
-    /// several transfers have of one link is never more than the link carries.
+    /// Bytes of the transfer's data channel that the link to its host has brought, whatever came of them:
+    /// what several transfers have of one link is never more than the link carries.
     #[must_use]
     pub fn carried_bytes(&self) -> u64 {
         self.carried_bytes

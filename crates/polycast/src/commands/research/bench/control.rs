@@ -92,6 +92,15 @@ pub(crate) fn table_2(spec: &Spec, requests: u32) -> Result<[Vec<f64>; 5], Failu
     Ok(steps)
 }
 
+/// Measures the time from a grant until a rack's switch has its rules, in milliseconds, a value a rack and
+/// request.
+pub(crate) fn rule_times(spec: &Spec, requests: u32) -> Result<Vec<f64>, Failure> {
+    let (fabric, made) = (fabric(spec)?, paths(spec, requests)?);
+    let steps = made.iter().filter(|path| path.fabric == fabric).flat_map(|path| &path.steps);
+    let of_racks = steps.filter(|step| step.step.starts_with("rules of rack "));
+    Ok(of_racks.map(|step| step.micros as f64 / 1e3).collect())
+}
+
 /// Returns the measurements of every step, beside the paper's.
 fn rows(made: &[PathMade], fabric: &str) -> (Vec<Value>, String) {
     let paths: Vec<&PathMade> = made.iter().filter(|path| path.fabric == fabric).collect();

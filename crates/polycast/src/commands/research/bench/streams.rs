@@ -88,6 +88,16 @@ pub(super) fn kills(args: &BenchKillArgs, format: Format) -> Result<Exit, Failur
     Ok(Exit::Done)
 }
 
+/// Kills agents of a lab with this T, under 10,000 messages of 1,000 bytes a second; gives the gaps, and what
+/// came of all messages.
+pub(crate) fn killed(spec: &Spec, timeout: Duration, kills: u32) -> Result<(Vec<Gap>, Flow), Failure> {
+    let load = Load { rate: 10_000.0, bytes: 1_000 };
+    match measure(&with_timeout(spec, timeout)?, &Measurement::Kills { kills, load })? {
+        Measured::Kills { gaps, flow, .. } => Ok((gaps, flow)),
+        _ => Err(Failure::unexpected("the lab has measured something else")),
+    }
+}
+
 /// The same lab with another T.
 fn with_timeout(spec: &Spec, timeout: Duration) -> Result<Spec, Failure> {
     let micros = u32::try_from(timeout.0 / 1_000).ok().filter(|micros| *micros > 0);

@@ -1,14 +1,16 @@
 //! The items that are measured in labs, which only the command line can start. Where a lab cannot be made,
 //! their rows say why in a sentence.
 
-use crate::commands::research::bench::{control, replication};
+use crate::commands::research::bench::{self, control, replication, streams};
 use crate::exit::Failure;
 use polycast_experiments::lab::{
-    ControlSeen, LeafSeen, ReplicationSeen, Seen, figure_5d, figure_8d, table_2,
+    ControlSeen, KillsSeen, LeafSeen, ManagerSeen, ReplicationSeen, Seen, figure_5d, figure_6a, figure_8d,
+    manager_response, rule_update, sockets, table_2,
 };
 use polycast_experiments::report::{Item, ItemError, Load, Options, Outcome};
 use polycast_lab::leaf;
 use polycast_lab::spec::Spec;
+use polycast_types::Duration;
 
 /// The time that the paper's circuit switch takes, in milliseconds.
 const CIRCUIT_MS: u32 = 14;
@@ -17,6 +19,9 @@ const TABLE_2: &str = "blast:racks=3,hosts=2,circuit-ms=14";
 /// The lab of figure 8(d): eight ToRs with a server each, and its numbers of acceptors.
 const FIGURE_8D: &str = "shufflecast:2,2,hosts=1";
 const ACCEPTORS: [u32; 3] = [3, 5, 7];
+/// The lab of figure 6a, and its times T.
+const FIGURE_6A: &str = "orca:4";
+const TIMEOUTS_MS: [u64; 3] = [1, 10, 100];
 /// Sizes of packets in figure 5d, and the size that has many sessions.
 const SIZES: [u32; 5] = [leaf::FRAME_MIN, 256, 512, 1_024, 1_500];
 const SIZE_OF_MANY: u32 = 1_024;
@@ -24,9 +29,12 @@ const SIZE_OF_MANY: u32 = 1_024;
 type Run = fn(&Options) -> Result<Outcome, ItemError>;
 
 /// Functions that run these items here.
-const RUNS: [(&str, &str, Run); 3] = [
+const RUNS: [(&str, &str, Run); 6] = [
     ("blast", "table-2", |options| Ok(table_2(&control_times(options)))),
     ("orca", "fig-5d", |options| Ok(figure_5d(&leaf_times(options)))),
+    ("orca", "fig-6a", |options| Ok(figure_6a(&kills(options)))),
+    ("republic", "response", |options| Ok(manager_response(&responses(options)))),
+    ("shufflecast", "rules", |options| Ok(rule_update(&rule_times(options)))),
     ("shufflecast", "fig-8d", |options| Ok(figure_8d(&latencies(options)))),
 ];
 
@@ -65,6 +73,39 @@ fn leaf_times(options: &Options) -> Seen<Vec<LeafSeen>> {
         latency_us: of.latency_ns.into_iter().map(|ns| ns as f64 / 1e3).collect(),
     };
     Ok(times.into_iter().map(seen).collect())
+}
+
+fn kills(options: &Options) -> Vec<(f64, Seen<KillsSeen>)> {
+    let kills = if options.quick { 5 } else { 50 };
+    let of = |timeout_ms: u64| -> Seen<KillsSeen> {
+        let (gaps, flow) =
+            streams::killed(&spec(FIGURE_6A), Duration::from_millis(timeout_ms), kills).map_err(why)?;
+        if gaps.is_empty() {
+            return Err("no message was lost: other agents took over in time".to_string());
+        }
+        Ok(KillsSeen {
+            gaps_ms: gaps.iter().map(|gap| gap.gap_ns as f64 / 1e6).collect(),
+            lost: flow.lost,
+            messages: flow.received + flow.lost,
+        })
+    };
+    TIMEOUTS_MS.into_iter().map(|timeout_ms| (timeout_ms as f64, of(timeout_ms))).collect()
+}
+
+fn responses(options: &Options) -> Seen<ManagerSeen> {
+    let seconds = if options.quick { 1.0 } else { 10.0 };
+    let rate_per_s = 100.0;
+    let answers = |rate| {
+        bench::answers(sockets::AGENTS as usize, sockets::RECEIVERS as usize, seconds, rate).map_err(why)
+    };
+    let (response_ms, _) = answers(Some(rate_per_s))?;
+    let (_, requests_per_s) = answers(None)?;
+    Ok(ManagerSeen { rate_per_s, response_ms, requests_per_s })
+}
+
+fn rule_times(options: &Options) -> Seen<Vec<f64>> {
+    let requests = if options.quick { 10 } else { 50 };
+    control::rule_times(&spec(FIGURE_8D), requests).map_err(why)
 }
 
 fn latencies(options: &Options) -> Seen<Vec<ReplicationSeen>> {
