@@ -488,7 +488,7 @@ mod tests {
         };
         let marks = |radius: &str| -> Vec<f64> {
             text.lines()
-                .filter(|line| line.contains(&format!("<circle")) && line.contains(radius))
+                .filter(|line| line.contains("<circle") && line.contains(radius))
                 .map(height)
                 .collect()
         };
@@ -513,8 +513,7 @@ mod tests {
         let bound = |y| Series::paper("bound", vec![(1.0, y), (9.0, y)]).mark(Mark::Line);
         series.extend([bound(1.0), bound(7.0)]);
         let text = svg(&Figure::lines("f", "", Axis::log("x", ""), Axis::linear("y", ""), series)).unwrap();
-        for at in 0..8 {
-            let RGBColor(r, g, b) = COLOURS[at];
+        for RGBColor(r, g, b) in COLOURS.into_iter().take(8) {
             let colour = format!("#{r:02X}{g:02X}{b:02X}");
             let triangles = text.lines().filter(|line| line.contains("<polygon") && line.contains(&colour));
             assert_eq!(triangles.count(), 2, "one on the plot and one in the legend: {colour}");

@@ -47,6 +47,8 @@ impl Started {
         let wrong = |error: std::io::Error| Failure::unexpected(format!("cannot start a manager: {error}"));
         let mut child = Command::new(std::env::current_exe().map_err(wrong)?)
             .args(["manager", "--listen", "127.0.0.1:0", "--json"])
+            // That agents go when it ends is no news.
+            .env("POLYCAST_LOG", std::env::var("POLYCAST_LOG").unwrap_or_else(|_| "error".into()))
             .stdout(Stdio::piped())
             .spawn()
             .map_err(wrong)?;
