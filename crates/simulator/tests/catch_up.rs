@@ -96,11 +96,11 @@ fn times(report: &Report) -> Vec<f64> {
 fn one_that_was_cut_off_holds_no_other() {
     let ms = Duration::from_millis;
     let mut lines = Vec::new();
-    for (bytes, block_bytes) in [(300_000_000, 4_700_000), (600_000_000, 100_000_000)] {
-        for (increase_bps, store_packets) in [(5_000_000, 2_048), (50_000_000, 256), (5_000_000, 100_000)] {
+    for (bytes, block_bytes) in [(150_000_000, 2_400_000), (300_000_000, 100_000_000)] {
+        for (increase_bps, store_packets) in [(5_000_000, 2_048), (50_000_000, 256)] {
             let case = Case { bytes, block_bytes, increase_bps, store_packets, rerouted_after: None };
             let whole = *times(&case.run(1)).last().unwrap();
-            for after in [ms(35), ms(235), ms(1_235)] {
+            for after in [ms(35), ms(235), ms(435)] {
                 let cut = Case { rerouted_after: Some(after), ..case };
                 let times = times(&cut.run(1));
                 let (others, last) = (times[4] / whole, times[5]);
