@@ -81,6 +81,7 @@ impl<T: Source> Events<T> {
             }
         };
         match wait(py, limited)? {
+            // The package knows by these words that nothing has ended.
             None => Err(values::raise(py, "timed-out", "nothing has come in this time")),
             Some(outcome) => outcome.map_err(|error| values::error(py, &error)),
         }

@@ -229,7 +229,7 @@ def verl(settings: dict[str, Any]) -> None:
     topic, app = f"verl-{uuid.uuid4()}", settings["app"]
 
     def config(socket: str, **more: Any) -> Any:
-        kwargs = {"topic": topic, "app": app, "socket": socket, "timeout": HANG_S, "deadline": 60, **more}
+        kwargs = {"topic": topic, "app": app, "socket": socket, "timeout": HANG_S, "publish_timeout": 60, **more}
         return types.SimpleNamespace(
             name="vllm",
             mode="async",
@@ -277,7 +277,7 @@ def verl(settings: dict[str, Any]) -> None:
     assert PolycastCheckpointEngine.wire_format == base.CheckpointEngine.wire_format == "named_tensors"
     log = Log("polycast.verl")
     # The second rank's host has no agent, and needs none.
-    rollout = config(settings["trainer"], deadline=6)
+    rollout = config(settings["trainer"], publish_timeout=6)
     group = Group([Actor(0, rollout), Actor(1, config("/nowhere"))])
     manager = base.CheckpointEngineManager(rollout.checkpoint_engine, group, replicas)
     sizes = sum(tensor.nbytes for tensor in weights(0).values())
@@ -389,11 +389,11 @@ def nemo(settings: dict[str, Any]) -> None:
 
     def make(socket: str, **more: Any) -> Any:
         # As NeMo-RL's plug-in configuration gives them.
-        kwargs = {"topic": topic, "app": app, "socket": socket, "timeout": HANG_S, "deadline": 60, "release_after_refit": False, **more}
+        kwargs = {"topic": topic, "app": app, "socket": socket, "timeout": HANG_S, "publish_timeout": 60, "release_after_refit": False, **more}
         return base.create_checkpoint_engine(backend, bucket_size_bytes=bucket, engine_kwargs=kwargs)
 
     first, second = settings["hosts"]
-    policy = [make(settings["trainer"], deadline=6), make("/nowhere")]
+    policy = [make(settings["trainer"], publish_timeout=6), make("/nowhere")]
     rollouts = [make(first), make(first), make(second)]
     from polycast.nemo import CheckpointEngine
 
@@ -503,7 +503,7 @@ def shared_folder(settings: dict[str, Any]) -> None:
     trainer = work / "trainer" / "deltas"
     first, second = settings["hosts"]
     args = types.SimpleNamespace(update_weight_disk_dir=str(trainer), polycast_topic=topic, polycast_socket=settings["trainer"])
-    os.environ |= {"POLYCAST_TOPIC": topic, "POLYCAST_DEADLINE": "6", "POLYCAST_TIMEOUT": str(HANG_S)}
+    os.environ |= {"POLYCAST_TOPIC": topic, "POLYCAST_PUBLISH_TIMEOUT": "6", "POLYCAST_TIMEOUT": str(HANG_S)}
     log = Log("polycast.shared_folder")
 
     def read(host: str, folder: Path, version: int) -> Path:
@@ -680,7 +680,7 @@ def trl(settings: dict[str, Any]) -> None:
     model, topic, app = Model(), f"trl-{uuid.uuid4()}", settings["app"]
     agent = polycast.Agent(settings["trainer"], app)
     readers = [polycast.Agent(one, app) for one in settings["hosts"]]
-    callback = PolycastCallback(topic, every=2, agent=agent, deadline=6)
+    callback = PolycastCallback(topic, every=2, agent=agent, timeout=6)
     log = Log("polycast.trl")
     handler = theirs.CallbackHandler([callback], model, None, None, None)
     args = types.SimpleNamespace(fsdp=None)

@@ -164,8 +164,16 @@ def test_ranges_are_named_once_and_asyncio_has_them(slow: list[polycast.Agent], 
     transfer.result(HANG_S)
     with pytest.raises(errors.Invalid, match="lie outside"):
         next(other.watch(number, [(12_000_000, 1)]))
+    absent = other.watch(number + 1, timeout=0.2)
+    for _ in range(3):
+        # No part, and an error each time: an end would say that all bytes had come.
+        with pytest.raises(errors.TimedOut):
+            absent.next(HANG_S)
+    patient = other.watch(number + 1)
     with pytest.raises(errors.TimedOut):
-        next(other.watch(number + 1, timeout=0.2))
+        patient.next(0.05)
+    patient.cancel()
+    assert patient.next(HANG_S) is None, "a wait that was too short is no error of the watch"
     cancelled = other.watch(number + 1)
     cancelled.cancel()
     assert cancelled.next(HANG_S) is None
@@ -205,9 +213,18 @@ def test_files_of_a_set(slow: list[polycast.Agent], number: int, tmp_path: Path)
             return {file.name async for file in await agent.files(number)}
 
     assert asyncio.run(named()) == set(content)
-    with pytest.raises(errors.Invalid, match="is no set"):
-        source.add_buffer(number + 1, b"x")
-        next(source.files(number + 1))
+    source.add_buffer(number + 1, b"x")
+    of_none = source.files(number + 1)
+    for _ in range(3):
+        with pytest.raises(errors.Invalid, match="is no set"):
+            next(of_none)
+
+    async def of_an_absent_one() -> list[str]:
+        async with await aio.Agent.connect(socket_of(other), uuid.UUID(bytes=other._app)) as agent:
+            return [file.name async for file in await agent.files(number + 2, 0.3)]
+
+    with pytest.raises(errors.PolycastError):
+        asyncio.run(of_an_absent_one())
 
 
 class Told:

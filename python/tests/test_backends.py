@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import importlib
 import importlib.util
 import json
 import logging
@@ -18,7 +19,9 @@ import uuid
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polycast
 import pytest
@@ -170,6 +173,66 @@ def test_a_host_whose_agent_is_restarted(apart: Cluster, tmp_path: Path, asks: s
     trainer.close()
 
 
+@dataclass
+class Anything:
+    """In the place of each of the classes that a framework's base has for its messages."""
+
+
+class Worker:
+    """As much of vLLM's engine as the back end's own needs here."""
+
+    model: Any = None
+    model_config: Any = None
+
+    def __class_getitem__(cls, _: Any) -> type:
+        return cls
+
+
+def test_a_vllm_worker_whose_agent_is_restarted(apart: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its host has the next version but one beforehand again."""
+    base = types.ModuleType("vllm.distributed.weight_transfer.base")
+    of = {"WeightTransferEngine": Worker, "TrainerWeightTransferEngine": Worker}
+    messages = ["WeightTransferInitInfo", "WeightTransferUpdateInfo", "TrainerInitInfo"]
+    for name, value in {**of, **dict.fromkeys(messages, Anything)}.items():
+        setattr(base, name, value)
+    reload = types.ModuleType("vllm.model_executor.model_loader.reload")
+    reload.initialize_layerwise_reload = reload.finalize_layerwise_reload = lambda *_: None  # type: ignore[attr-defined]
+    for module in (base, reload):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    for name in ("engine", "trainer"):
+        monkeypatch.delitem(sys.modules, f"polycast.vllm.{name}", raising=False)
+    engine_module = importlib.import_module("polycast.vllm.engine")
+    trainer_module = importlib.import_module("polycast.vllm.trainer")
+    with pytest.warns(DeprecationWarning, match="publish_timeout"):
+        assert trainer_module.TrainerInfo(deadline=3.0).publish_timeout == 3.0
+    monkeypatch.setenv("POLYCAST_SOCKET", str(tmp_path / "agent.sock"))
+    topic, app = f"vllm-{uuid.uuid4()}", str(uuid.UUID(bytes=apart[0]._app))
+    trainer = Link(topic, app, apart[0].socket, logging.getLogger("polycast.test"))
+    loaded: list[float] = []
+    worker = engine_module.PolycastEngine()
+    worker.model = types.SimpleNamespace(load_weights=lambda pairs: loaded.extend(float(tensor[0]) for _, tensor in pairs))
+
+    def update(step: int) -> polycast.Published:
+        data_id = new_number()
+        trainer.add(data_id, [("w", torch.full((1000,), float(step)))], {})
+        published = trainer.commit(data_id, step, 20)
+        worker.start_weight_update()
+        worker.receive_weights(engine_module.UpdateInfo(data_id, published.version, HANG_S))
+        worker.finish_weight_update()
+        return published
+
+    with killed_at_the_end(apart, tmp_path):
+        worker.init_transfer_engine(engine_module.InitInfo(topic, app))
+        assert len(update(1).have) == 1
+    with killed_at_the_end(apart, tmp_path):
+        # Nobody has told the new agent of the topic when this is published.
+        assert not update(2).have
+        assert len(update(3).have) == 1
+        worker.shutdown()
+    assert loaded == [1.0, 2.0, 3.0]
+    trainer.close()
+
+
 def test_a_reader_of_a_folder_whose_agent_is_restarted(apart: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from polycast import shared_folder
 
@@ -178,7 +241,7 @@ def test_a_reader_of_a_folder_whose_agent_is_restarted(apart: Cluster, tmp_path:
         monkeypatch.setattr(shared_folder, name, {})
     topic, here = f"restart-{uuid.uuid4()}", tmp_path / "here"
     args = types.SimpleNamespace(polycast_topic=topic, polycast_socket=apart[0].socket)
-    for name, value in (("SOCKET", str(tmp_path / "agent.sock")), ("TOPIC", topic), ("DEADLINE", "20"), ("TIMEOUT", str(HANG_S))):
+    for name, value in (("SOCKET", str(tmp_path / "agent.sock")), ("TOPIC", topic), ("PUBLISH_TIMEOUT", "20"), ("TIMEOUT", str(HANG_S))):
         monkeypatch.setenv(f"POLYCAST_{name}", value)
     monkeypatch.setenv("RANK", "0")
     # The agent of the third version is another one than that of the second, and so on.

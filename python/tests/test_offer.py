@@ -445,6 +445,25 @@ def test_advice_is_given_once() -> None:
         assert str(errors.of_kind(kind, f"rank 1: {once}")) == f"rank 1: {once}"
 
 
+def test_the_old_names_of_an_argument_and_a_variable_still_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    from polycast._renamed import renamed, variable
+
+    class Engine:
+        @renamed("deadline", "publish_timeout")
+        def __init__(self, size: int, publish_timeout: float = 300.0) -> None:
+            self.publish_timeout = publish_timeout
+
+    assert (Engine(1).publish_timeout, Engine(1, 2.0).publish_timeout) == (300.0, 2.0)
+    with pytest.warns(DeprecationWarning, match=r"Engine\(deadline=\) is called publish_timeout= now") as warned:
+        assert Engine(1, **{"deadline": 3.0}).publish_timeout == 3.0
+    assert warned[0].filename == __file__
+    monkeypatch.setenv("OLD", "4")
+    with pytest.warns(DeprecationWarning, match="OLD is called NEW now"):
+        assert variable("NEW", "OLD", "1") == "4"
+    monkeypatch.setenv("NEW", "5")
+    assert variable("NEW", "OLD", "1") == "5"
+
+
 def test_the_old_name_of_a_time_limit_still_works() -> None:
     from polycast._renamed import deadline_is_timeout
 

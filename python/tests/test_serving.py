@@ -427,7 +427,8 @@ def test_an_answer_that_cannot_be_read_is_a_failure(cluster: Cluster, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("url", "key"), [("http://127.0.0.1:port", None), ("127.0.0.1", None), ("http://a b:1", None), ("http://127.0.0.1:1", "a\nsecret")]
+    ("url", "key"), [("http://127.0.0.1:port", None), ("127.0.0.1", None), ("127.0.0.1:30000", None),
+     ("localhost:30000", None), ("http://a b:1", None), ("http://127.0.0.1:1", "a\nsecret")]
 )
 def test_settings_that_make_no_request_are_refused(cluster: Cluster, tmp_path: Path, numpy: Any, url: str, key: str | None) -> None:
     topic = f"sglang-{uuid.uuid4()}"
@@ -435,6 +436,12 @@ def test_settings_that_make_no_request_are_refused(cluster: Cluster, tmp_path: P
     with pytest.raises(errors.Invalid, match=f"no request can be made to '{url}'") as raised:
         next(sglang.follow(sglang.Settings(topic, url, into=tmp_path, key=key), agent=cluster[0]))
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:30000", "localhost:30000", "ftp://localhost:1", "http://"])
+def test_an_address_without_a_server_is_refused_at_once(tmp_path: Path, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sglang.main(["--topic", "t", "--server", url, "--into", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"polycast: no request can be made to '{url}': give an address such as {sglang.SERVER}\n"
 
 
 def test_an_agent_that_ends_is_waited_for(

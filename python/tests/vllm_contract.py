@@ -289,7 +289,7 @@ def main(folder: Path, app: str, trainer_socket: str, worker_sockets: list[str])
     expect(errors.Invalid, "comes first", lambda: engine.receive_weights(engine.parse_update_info({"data_id": 1})))
 
     model = Model()
-    info = TrainerInfo(rank=0, topic=f"vllm-{folder.name}", app=app, socket=trainer_socket, deadline=60)
+    info = TrainerInfo(rank=0, topic=f"vllm-{folder.name}", app=app, socket=trainer_socket, publish_timeout=60)
     make = factory.WeightTransferTrainerFactory.trainer_init
     trainer = make(info, client=client, source=base.ModuleSource(model))
     assert type(trainer) is Trainer

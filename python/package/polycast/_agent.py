@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
 
 from polycast import _native
 from polycast._events import Event, Finished, Report, event_of
@@ -234,11 +234,44 @@ class Part:
     complete: bool
 
 
+# Begin of the message of a wait that was too short, in src/connection.rs. The agent's own time limits have other messages.
+_NOTHING_YET = "nothing has come in this time"
+
+
+def nothing_yet(error: PolycastError) -> bool:
+    """Returns true if a wait was too short, which ends nothing."""
+    return isinstance(error, TimedOut) and str(error).startswith(_NOTHING_YET)
+
+
+class _Events(Protocol):
+    def next(self, timeout: float | None) -> str | None: ...
+
+
+class Ending:
+    """The error that has ended a stream of events. After one, the stream itself says only that it has ended, as it does after the last
+    event."""
+
+    def __init__(self) -> None:
+        self._error: PolycastError | None = None
+
+    def next(self, events: _Events, timeout: float | None) -> str | None:
+        """Returns the next event, or `None` after the last. Raises the error that has ended the events, each time."""
+        if self._error is not None:
+            raise self._error
+        try:
+            return events.next(timeout)
+        except PolycastError as error:
+            if not nothing_yet(error):
+                self._error = error
+            raise
+
+
 class Watch(Iterator[Part]):
     """Verified bytes of an object as they arrive, each reported once. The iteration ends after the last of them."""
 
     def __init__(self, events: _native.Watching) -> None:
         self._events = events
+        self._ending = Ending()
 
     def __next__(self) -> Part:
         part = self.next()
@@ -248,8 +281,8 @@ class Watch(Iterator[Part]):
 
     def next(self, timeout: float | None = None) -> Part | None:
         """Returns the next verified bytes, or `None` once all requested bytes have been reported. Raises `TimedOut` if none arrive within
-        `timeout` seconds."""
-        text = self._events.next(timeout)
+        `timeout` seconds. Another error ends the calls, and is raised by each further one."""
+        text = self._ending.next(self._events, timeout)
         if text is None:
             return None
         document = json.loads(text)
@@ -281,6 +314,7 @@ class Files(Iterator[SetFile]):
 
     def __init__(self, events: _native.Files) -> None:
         self._events = events
+        self._ending = Ending()
         self._ready: list[SetFile] = []
         self._known: set[str] = set()
         self.names: list[str] = []
@@ -292,10 +326,11 @@ class Files(Iterator[SetFile]):
         return file
 
     def next(self, timeout: float | None = None) -> SetFile | None:
-        """Returns the next file, or `None` after the last. Raises `TimedOut` if none arrives within `timeout` seconds."""
+        """Returns the next file, or `None` after the last. Raises `TimedOut` if none arrives within `timeout` seconds. Another error ends
+        the files, and is raised by each further call."""
         ends = until(timeout)
         while not self._ready:
-            text = self._events.next(None if ends is None else max(0.0, ends - time.monotonic()))
+            text = self._ending.next(self._events, None if ends is None else max(0.0, ends - time.monotonic()))
             if text is None:
                 return None
             for entry in json.loads(text)["files"]:
@@ -334,9 +369,8 @@ class Transfer(Iterator[Event]):
 
     def __init__(self, sending: _native.Sending) -> None:
         self._sending = sending
+        self._ending = Ending()
         self._report: Report | None = None
-        # The error that has ended the events: after it there are none.
-        self._error: PolycastError | None = None
 
     def __next__(self) -> Event:
         event = self.next()
@@ -345,14 +379,9 @@ class Transfer(Iterator[Event]):
         return event
 
     def next(self, timeout: float | None = None) -> Event | None:
-        """Returns the next event, or `None` after the last. Raises `TimedOut` if none arrives within `timeout` seconds."""
-        try:
-            text = self._sending.next(timeout)
-        except PolycastError as error:
-            # A wait that was too short ends nothing.
-            if timeout is None or not isinstance(error, TimedOut):
-                self._error = error
-            raise
+        """Returns the next event, or `None` after the last. Raises `TimedOut` if none arrives within `timeout` seconds. Another error ends
+        the events, and is raised by each further call."""
+        text = self._ending.next(self._sending, timeout)
         event = None if text is None else event_of(text)
         if isinstance(event, Finished):
             self._report = event.report
@@ -371,7 +400,7 @@ class Transfer(Iterator[Event]):
                     break
                 show(event)
         if self._report is None:
-            raise self._error or TransferFailed("the transfer was cancelled")
+            raise TransferFailed("the transfer was cancelled")
         return complete(self._report)
 
     def cancel(self) -> None:

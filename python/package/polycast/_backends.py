@@ -26,17 +26,17 @@ def new_number() -> int:
     return uuid.uuid4().int >> 65
 
 
-def publish(agent: Agent, topic: str, data_id: int, version: int | None, deadline: float | None, log: logging.Logger) -> Published:
+def publish(agent: Agent, topic: str, data_id: int, version: int | None, timeout: float | None, log: logging.Logger) -> Published:
     """Publishes an object as this version, or as the next one if the topic is already past it, since a new run may count from any number.
     Logs the subscribers that lack it."""
     if version is not None and version < 1:
         version = None
     try:
-        published = agent.publish(topic, data_id, version=version, timeout=deadline)
+        published = agent.publish(topic, data_id, version=version, timeout=timeout)
     except Invalid as error:
         if version is None:
             raise
-        published = agent.publish(topic, data_id, timeout=deadline)
+        published = agent.publish(topic, data_id, timeout=timeout)
         log.warning("%s. This one is version %d", error, published.version)
     for host, why in published.missing.items():
         log.warning("%s has not got version %d of '%s': %s", host, published.version, topic, why)
@@ -95,12 +95,12 @@ class Link:
         """Copies the tensors into the agent's memory, each before the next one is requested."""
         tensors.add(self.agent, data_id, _whole(weights), metadata=metadata)
 
-    def commit(self, data_id: int, version: int | None, deadline: float | None) -> Published:
+    def commit(self, data_id: int, version: int | None, timeout: float | None) -> Published:
         """Publishes the object that was added, and deletes the previous version."""
         assert self._agent is not None, "`add` has opened it"
         agent = self._agent
         try:
-            published = publish(agent, self.topic, data_id, version, deadline, self._log)
+            published = publish(agent, self.topic, data_id, version, timeout, self._log)
         except BaseException:
             agent._forget(data_id)
             raise

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ParamSpec, Protocol, TypeVar
 
 from polycast import _agent, _native
-from polycast._agent import LOOK_S, SLOW, Object, Part, Published, SetFile, Status, Version, unnamed, until
+from polycast._agent import LOOK_S, SLOW, Object, Part, Published, SetFile, Status, Version, nothing_yet, unnamed, until
 from polycast._events import Event, Finished, Report
 from polycast._program import StrPath, complete, place
 from polycast._renamed import deadline_is_timeout
@@ -40,7 +40,9 @@ class Transfer(AsyncIterator[Event]):
         while True:
             try:
                 event = await self._run(partial(self._transfer.next, _LOOK_S))
-            except TimedOut:
+            except TimedOut as error:
+                if not nothing_yet(error):
+                    raise
                 continue
             except asyncio.CancelledError:
                 self._transfer.cancel()
@@ -56,7 +58,7 @@ class Transfer(AsyncIterator[Event]):
         async for _ in self:
             pass
         if self._report is None:
-            raise self._transfer._error or TransferFailed("the transfer was cancelled")
+            raise TransferFailed("the transfer was cancelled")
         return complete(self._report)
 
     def cancel(self) -> None:
@@ -107,7 +109,9 @@ class _Events(AsyncIterator[T]):
         """Returns the next event in a tuple, `(None,)` at the end, or `None` if there is no event yet."""
         try:
             return (self._source.next(_LOOK_S),)
-        except TimedOut:
+        except TimedOut as error:
+            if not nothing_yet(error):
+                raise
             return None
 
     def cancel(self) -> None:

@@ -22,6 +22,7 @@ from nemo_rl.utils.checkpoint_engines import base
 
 from polycast._agent import Published
 from polycast._backends import DEFAULT_APP, Link, seconds, usual_device
+from polycast._renamed import renamed
 from polycast.errors import Invalid
 
 if TYPE_CHECKING:
@@ -40,13 +41,14 @@ def _number(session: str, refit: int) -> int:
 class CheckpointEngine(base.CheckpointEngine):
     """Checkpoint engine: the policy's rank 0 publishes each version on a topic, and the workers of a host read the host's one copy."""
 
+    @renamed("deadline", "publish_timeout")
     def __init__(
         self,
         bucket_size: int,
         topic: str = "nemo-rl",
         app: str = DEFAULT_APP,
         socket: str | None = None,
-        deadline: float = 300.0,
+        publish_timeout: float = 300.0,
         timeout: float = 600.0,
         device: str | None = None,
         release_after_refit: bool = False,
@@ -60,7 +62,7 @@ class CheckpointEngine(base.CheckpointEngine):
         # The subscription holds no memory that could be released, so it is kept.
         self.release_after_refit = release_after_refit
         self.published: Published | None = None
-        self._deadline, self._timeout = seconds("deadline", deadline), seconds("timeout", timeout)
+        self._publish_timeout, self._timeout = seconds("publish_timeout", publish_timeout), seconds("timeout", timeout)
         self._topic, self._app, self._socket, self._device = topic, app, socket, device
         self._link: Link | None = None
         self._session = ""
@@ -100,7 +102,7 @@ class CheckpointEngine(base.CheckpointEngine):
             return
         # In this thread, because the generator works on this thread's device.
         self._link.add(data_id, weights, {"refit": str(refit)})
-        self.published = await asyncio.to_thread(self._link.commit, data_id, None, self._deadline)
+        self.published = await asyncio.to_thread(self._link.commit, data_id, None, self._publish_timeout)
 
     async def receive_weight_batches(self) -> AsyncGenerator[list[tuple[str, torch.Tensor]], None]:
         """Yields the tensors of this refit's version, in batches of about `bucket_size` bytes, once all of it is verified on this host.

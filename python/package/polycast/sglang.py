@@ -33,7 +33,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from polycast._agent import Agent, Object, Version, Versions, opened
 from polycast.errors import AgentLost, AgentNotRunning, Invalid, ObjectUnknown, PathError, PolycastError, TimedOut
@@ -73,6 +73,16 @@ class Settings:
     # Key that a server with `--admin-api-key`, or with `--api-key` alone, asks for.
     key: str | None = None
 
+    def check(self) -> None:
+        """Raises `Invalid` for an address at which no server can be asked."""
+        try:
+            address = urlsplit(self.server)
+            if address.scheme in ("http", "https") and address.hostname:
+                return
+        except ValueError:
+            pass
+        raise Invalid(f"no request can be made to '{self.server}': give an address such as {SERVER}")
+
     def folder(self) -> Path:
         """Returns the folder in which the versions' folders are made."""
         if self.into is not None:
@@ -98,6 +108,7 @@ def follow(settings: Settings, *, agent: Agent | None = None, stop: threading.Ev
     answer is asked again until then. A server that restarts with its first weights gets the last version again. If the agent ends, this
     waits for it to come back, unless `agent` was given.
     """
+    settings.check()
     folder = settings.folder()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _alone(folder):

@@ -6,7 +6,7 @@
 The trainer writes each version into a folder `weight_v000017` on its own disk, and `post_write` publishes that folder as a set of files. On
 each rollout host `pre_read` puts it into the folder of the same name, before SGLang reads it there. POLYCAST_TOPIC names the topic
 (default: one made of the folder's path, which is the same on both sides), and POLYCAST_SOCKET the agent's socket. A reader waits
-POLYCAST_TIMEOUT seconds, and the hosts have POLYCAST_DEADLINE seconds.
+POLYCAST_TIMEOUT seconds, and the hosts have POLYCAST_PUBLISH_TIMEOUT seconds.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from typing import Any
 
 from polycast._agent import Agent, Published, SetFile, Version, Versions, created, until
 from polycast._backends import DEFAULT_APP, GONE, Link, new_number, publish, seconds
+from polycast._renamed import variable
 from polycast.errors import Invalid, ObjectUnknown, TimedOut
 
 __all__ = ["post_write", "pre_read"]
@@ -38,6 +39,7 @@ _LOG = logging.getLogger("polycast.shared_folder")
 _VERSION = re.compile(r"weight_v(\d{6,})")
 # Folder of the hooks beside the versions.
 _OWN = ".polycast"
+_PUBLISH_TIMEOUT = "POLYCAST_PUBLISH_TIMEOUT"
 _INDEX = "model.safetensors.index.json"
 # Prefix of the name of the object that announces a run. The run's name follows it.
 _BEGINS = "polycast-run-"
@@ -80,26 +82,26 @@ def post_write(args: Any, version_dir: str | os.PathLike[str], rollout_engines: 
     number = _number(folder.name)
     of_all = folder if number is None else folder.parent
     place = _place(getattr(args, "polycast_socket", None), getattr(args, "polycast_topic", None), of_all)
-    deadline = seconds("POLYCAST_DEADLINE", os.environ.get("POLYCAST_DEADLINE", 300))
+    timeout = seconds(_PUBLISH_TIMEOUT, variable(_PUBLISH_TIMEOUT, "POLYCAST_DEADLINE", "300"))
     with _LOCK:
         agent = _link(place).agent
         if number is None:
-            _begin(agent, place, deadline)
+            _begin(agent, place, timeout)
             return None
         run = _RUNS.get(place)
         if run is None or (run.versions and number <= run.versions[-1][0]):
-            run = _begin(agent, place, deadline)
-        return _publish(agent, place, run, folder, number, deadline)
+            run = _begin(agent, place, timeout)
+        return _publish(agent, place, run, folder, number, timeout)
 
 
-def _begin(agent: Agent, place: _Place, deadline: float) -> _Run:
+def _begin(agent: Agent, place: _Place, timeout: float) -> _Run:
     """Announces to all readers that versions begin anew, so that none takes a version of the previous run for one of the same number."""
     before = _RUNS.pop(place, None)
     run = _Run(uuid.uuid4().hex)
     data_id = new_number()
     agent.add_buffer(data_id, run.name.encode(), name=_BEGINS + run.name)
     try:
-        publish(agent, place.topic, data_id, None, deadline, _LOG)
+        publish(agent, place.topic, data_id, None, timeout, _LOG)
     except BaseException:
         agent._forget(data_id)
         raise
@@ -109,7 +111,7 @@ def _begin(agent: Agent, place: _Place, deadline: float) -> _Run:
     return run
 
 
-def _publish(agent: Agent, place: _Place, run: _Run, folder: Path, number: int, deadline: float) -> Published:
+def _publish(agent: Agent, place: _Place, run: _Run, folder: Path, number: int, timeout: float) -> Published:
     data_id = new_number()
     changes = _refuse_what_is_not_whole(folder)
     # A reader starts from a whole version, or from the weights that it had before the first one.
@@ -120,7 +122,7 @@ def _publish(agent: Agent, place: _Place, run: _Run, folder: Path, number: int, 
     agent.add(data_id, [folder, manifest], name=folder.name, files=True)
     try:
         # The topic goes on counting when a run begins anew, so its numbers differ from those of the folders.
-        published = publish(agent, place.topic, data_id, None, deadline, _LOG)
+        published = publish(agent, place.topic, data_id, None, timeout, _LOG)
     except BaseException:
         agent._forget(data_id)
         raise

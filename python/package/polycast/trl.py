@@ -19,6 +19,7 @@ from transformers import TrainerCallback
 from polycast import tensors
 from polycast._agent import Agent, Published
 from polycast._backends import new_number, publish, seconds
+from polycast._renamed import deadline_is_timeout
 from polycast._shared import shared_agent
 from polycast.errors import Invalid
 from polycast.torch import spread_by
@@ -32,13 +33,14 @@ class PolycastCallback(TrainerCallback):
     """Publishes the weights after every `every` steps and after the last one, with the step's number as the version. The next step begins
     once all subscribers that are alive have them. `published` is the result of the last version."""
 
-    def __init__(self, topic: str, every: int = 1, agent: Agent | None = None, *, deadline: float = 300.0) -> None:
+    @deadline_is_timeout
+    def __init__(self, topic: str, every: int = 1, agent: Agent | None = None, *, timeout: float = 300.0) -> None:
         if every < 1:
             raise Invalid(f"every={every} is no number of steps: give 1 or more")
         self.topic, self.every = topic, every
         self.published: Published | None = None
         self._agent = agent
-        self._deadline = seconds("deadline", deadline)
+        self._timeout = seconds("timeout", timeout)
         self._object: int | None = None
         self._step: int | None = None
 
@@ -71,7 +73,7 @@ class PolycastCallback(TrainerCallback):
         data_id = new_number()
         tensors.add(agent, data_id, weights, metadata={"global_step": str(state.global_step)})
         try:
-            self.published = publish(agent, self.topic, data_id, state.global_step, self._deadline, _LOG)
+            self.published = publish(agent, self.topic, data_id, state.global_step, self._timeout, _LOG)
         except BaseException:
             agent._forget(data_id)
             raise

@@ -18,6 +18,7 @@ from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegist
 
 from polycast._agent import Published
 from polycast._backends import DEFAULT_APP, Link, new_number, seconds, usual_device
+from polycast._renamed import renamed
 from polycast.errors import Invalid
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class PolycastCheckpointEngine(CheckpointEngine):
 
     wire_format = "named_tensors"
 
+    @renamed("deadline", "publish_timeout")
     def __init__(
         self,
         bucket_size: int,
@@ -43,7 +45,7 @@ class PolycastCheckpointEngine(CheckpointEngine):
         topic: str = "verl",
         app: str = DEFAULT_APP,
         socket: str | None = None,
-        deadline: float = 300.0,
+        publish_timeout: float = 300.0,
         timeout: float = 600.0,
         device: str | None = None,
     ) -> None:
@@ -51,7 +53,7 @@ class PolycastCheckpointEngine(CheckpointEngine):
         self.bucket_size = bucket_size
         self.is_master = is_master
         self.published: Published | None = None
-        self._deadline, self._timeout = seconds("deadline", deadline), seconds("timeout", timeout)
+        self._publish_timeout, self._timeout = seconds("publish_timeout", publish_timeout), seconds("timeout", timeout)
         self._topic, self._app, self._socket, self._device = topic, app, socket, device
         self._link: Link | None = None
         self._role = ""
@@ -106,7 +108,7 @@ class PolycastCheckpointEngine(CheckpointEngine):
                 raise Invalid("this process publishes nothing: init_process_group has not made it the trainer's rank 0")
             # In this thread, because the generator works on this thread's device.
             self._link.add(self._data_id, weights, {} if global_steps is None else {"global_steps": str(global_steps)})
-        published = await asyncio.to_thread(self._link.commit, self._data_id, global_steps, self._deadline)
+        published = await asyncio.to_thread(self._link.commit, self._data_id, global_steps, self._publish_timeout)
         self.published = published
         return {
             "polycast/version": published.version,

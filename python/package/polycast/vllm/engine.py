@@ -14,7 +14,8 @@ from vllm.distributed.weight_transfer.base import (
 )
 
 from polycast import tensors
-from polycast._agent import Agent, Object, Versions
+from polycast._agent import Object
+from polycast._backends import Link
 from polycast.errors import Invalid
 
 if TYPE_CHECKING:
@@ -59,8 +60,7 @@ class PolycastEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     whole_because: str = ""
     """Reason that the last version was loaded whole although patches are on."""
 
-    _agent: Agent | None = None
-    _versions: Versions | None = None
+    _link: Link | None = None
     _taken: int | None = None
     _before: int | None = None
     _patches: bool = False
@@ -80,9 +80,9 @@ class PolycastEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             raise Invalid(f"patches_part={init_info.patches_part} is no part of a model: give a number above 0 and up to 1")
         self.shutdown()
         self._patches, self._part = init_info.patches, init_info.patches_part
-        self._agent = Agent(app=init_info.app)
+        self._link = Link(init_info.topic, init_info.app, None, _LOG)
         # A subscriber has each version before the trainer tells it to load it.
-        self._versions = self._agent.subscribe(init_info.topic)
+        self._link.versions()
 
     def start_weight_update(self) -> None:
         self._reloads, self._updates, self._coming = False, 0, None
@@ -106,9 +106,11 @@ class PolycastEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             torch.accelerator.synchronize()
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        if self._agent is None:
+        if self._link is None:
             raise Invalid("the trainer has not said where its weights come from: init_weight_transfer_engine comes first")
-        found = self._agent.fetch(update_info.data_id, timeout=update_info.timeout)
+        # An agent that was restarted knows neither this process nor its subscription.
+        self._link.subscribe()
+        found = self._link.agent.fetch(update_info.data_id, timeout=update_info.timeout)
         # If this raises, the model holds parts of both versions.
         base, self._base = self._base, None
         self._updates += 1
@@ -180,16 +182,13 @@ class PolycastEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
 
             self._base = _patches.Loaded(self.model, self._coming, _patches.sums(self.model))
         self._coming = None
-        if self._agent is not None and self._before is not None:
-            self._agent._forget(self._before)
+        if self._link is not None and self._before is not None:
+            self._link.agent._forget(self._before)
             self._before = None
 
     def shutdown(self) -> None:
         self._base = self._coming = None
         self._shown, self._refused = None, ""
-        if self._versions is not None:
-            self._versions.cancel()
-            self._versions = None
-        if self._agent is not None:
-            self._agent.close()
-            self._agent = None
+        if self._link is not None:
+            self._link.close()
+            self._link = None

@@ -12,6 +12,7 @@ from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeight
 
 from polycast import torch as _weights
 from polycast._agent import Agent, Published
+from polycast._renamed import renamed
 from polycast.errors import WeightsMismatch
 
 _LOG = logging.getLogger("polycast.vllm")
@@ -30,11 +31,14 @@ class TrainerInfo(TrainerInitInfo):
     # Socket of this host's agent, if it is not the usual one.
     socket: str | None = None
     # Seconds that hosts have to get a version before vLLM is notified of it, and that workers still without it have then.
-    deadline: float = 600.0
+    publish_timeout: float = 600.0
     timeout: float = 60.0
     # Workers load only the differences from the version that they have, up to this part of all elements.
     patches: bool = False
     patches_part: float = 0.1
+
+
+TrainerInfo.__init__ = renamed("deadline", "publish_timeout")(TrainerInfo.__init__)  # type: ignore[method-assign]
 
 
 class Trainer(TrainerWeightTransferEngine[TrainerInfo]):
@@ -70,7 +74,7 @@ class Trainer(TrainerWeightTransferEngine[TrainerInfo]):
             return
         assert self._agent is not None, "trainer_init has opened it"
         info = self.info
-        self.published = _weights.publish(self._whole(), info.topic, agent=self._agent, timeout=info.deadline)
+        self.published = _weights.publish(self._whole(), info.topic, agent=self._agent, timeout=info.publish_timeout)
         for host, why in self.published.missing.items():
             _LOG.warning("%s has not got version %d beforehand: %s", host, self.published.version, why)
         version, data_id = self.published.version, self._agent._published[info.topic]
