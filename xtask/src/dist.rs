@@ -112,11 +112,48 @@ fn build(fixed: bool) -> Result<PathBuf, String> {
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     if fixed {
         let triple = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
+        check_musl(&triple)?;
         command.args(["--no-default-features", "--features", "cluster,pages", "--target", &triple]);
         folder.push(triple);
     }
     must(&mut command)?;
     Ok(folder.join("dist/polycast"))
+}
+
+/// Looks for what a program with musl inside takes, before half of it is built without.
+fn check_musl(triple: &str) -> Result<(), String> {
+    let runs = |program: &str| {
+        let mut command = Command::new(program);
+        command.arg("--version").output().is_ok_and(|output| output.status.success())
+    };
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let libraries = words(Command::new(rustc).args(["--print", "target-libdir", "--target", triple]))?;
+    match missing_for_musl(triple, Path::new(libraries.trim()).is_dir(), is_set, runs) {
+        missing if missing.is_empty() => Ok(()),
+        missing => Err(format!("--static lacks {}", missing.join(" and "))),
+    }
+}
+
+/// What is not here, each with the command that brings it. A compiler is one that the crates' build scripts
+/// find: by its usual name, or named by a variable.
+fn missing_for_musl(
+    triple: &str,
+    has_target: bool,
+    is_set: impl Fn(&str) -> bool,
+    runs: impl Fn(&str) -> bool,
+) -> Vec<String> {
+    let variables =
+        [format!("CC_{triple}"), format!("CC_{}", triple.replace('-', "_")), "TARGET_CC".into(), "CC".into()];
+    let programs = ["musl-gcc".to_string(), format!("{}-linux-musl-gcc", std::env::consts::ARCH)];
+    let mut missing = Vec::new();
+    if !has_target {
+        missing.push(format!("Rust's target for musl (rustup target add {triple})"));
+    }
+    if !variables.iter().any(|name| is_set(name)) && !programs.iter().any(|name| runs(name)) {
+        missing.push("musl's C compiler (apt install musl-tools)".into());
+    }
+    missing
 }
 
 /// Copies what is there.
@@ -196,6 +233,25 @@ mod tests {
         for (from, _) in FILES {
             assert!(root.join(from).is_file(), "{from}");
         }
+    }
+
+    #[test]
+    fn what_a_static_program_takes_is_named_before_it_is_built() {
+        let of = |has_target, variable: &str, program: &str| {
+            missing_for_musl(
+                "x86_64-unknown-linux-musl",
+                has_target,
+                |name| name == variable,
+                |name| name == program,
+            )
+        };
+        let both = of(false, "", "gcc");
+        assert_eq!(both.len(), 2, "{both:?}");
+        assert!(both[0].contains("rustup target add x86_64-unknown-linux-musl"), "{both:?}");
+        assert!(both[1].contains("apt install musl-tools"), "{both:?}");
+        assert!(of(true, "", "musl-gcc").is_empty());
+        assert!(of(true, "CC_x86_64_unknown_linux_musl", "").is_empty());
+        assert_eq!(of(true, "", "").len(), 1);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::must;
 
 /// Description of the packages, two lines.
 const LONG: &str = "Every byte is sent once and reaches all receivers, by IP multicast where it\n \
-     gets through and over a chain of TCP connections where it does not.";
+     gets through and from receiver to receiver over TCP where it does not.";
 
 /// Makes the RPM of what is at `root`, where rpmbuild is.
 ///
