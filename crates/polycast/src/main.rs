@@ -13,6 +13,7 @@ mod commands;
 #[cfg(all(test, feature = "pages", feature = "research"))]
 mod documents;
 mod exit;
+mod fold;
 mod logging;
 mod object;
 mod output;

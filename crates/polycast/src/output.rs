@@ -17,8 +17,13 @@ pub(crate) enum Format {
     Json,
 }
 
-/// Writes a command's result to standard output: the value as JSON, or the text.
+/// Writes a command's result to standard output: the value as JSON, or the text, in lines that fit a terminal.
 pub(crate) fn result(format: Format, value: &impl Serialize, text: &str) -> Result<(), Failure> {
+    verbatim(format, value, &screen::fit_result(text))
+}
+
+/// The same with a text that is for other programs, such as a shell: its lines stay as they are.
+pub(crate) fn verbatim(format: Format, value: &impl Serialize, text: &str) -> Result<(), Failure> {
     match format {
         Format::Text => write(text),
         Format::Json => {
@@ -124,7 +129,8 @@ pub(crate) fn tell(message: &str) {
     // If this fails, the user cannot be told.
     let lines: Vec<String> =
         message.lines().map(|line| screen::toned(&Printable(line).to_string())).collect();
-    let _ = screen::above(|| writeln!(io::stderr(), "{}", lines.join("\n")));
+    let text = screen::fit_note(&lines.join("\n"));
+    let _ = screen::above(|| writeln!(io::stderr(), "{text}"));
 }
 
 /// Tells of something while a command runs: with JSON a line of JSON on standard error, which begins with

@@ -247,7 +247,9 @@ fn saved(report: &Report) -> Option<String> {
 
 /// A span for people: three digits say enough.
 pub(crate) fn seconds(seconds: f64) -> String {
-    if seconds < 0.0995 {
+    if 0.0 < seconds && seconds < 0.000_095 {
+        format!("{:.0} us", seconds * 1e6)
+    } else if seconds < 0.0995 {
         format!("{:.1} ms", seconds * 1e3)
     } else if seconds < 9.95 {
         format!("{seconds:.2} s")
@@ -266,6 +268,8 @@ mod tests {
     fn spans_read_well() {
         for (span, text) in [
             (0.0, "0.0 ms"),
+            (0.000_074_6, "75 us"),
+            (0.000_9, "0.9 ms"),
             (0.0123, "12.3 ms"),
             (1.234, "1.23 s"),
             (60.0, "60.0 s"),

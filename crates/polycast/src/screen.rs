@@ -1,6 +1,7 @@
 //! The terminal that standard error and standard output may be: what is shown there while a command runs,
 //! what is written above it, and colours.
 
+use crate::fold;
 use console::{Style, Term};
 use indicatif::ProgressBar;
 use std::sync::{Mutex, PoisonError};
@@ -28,6 +29,33 @@ pub(crate) fn above<T>(write: impl FnOnce() -> T) -> T {
 /// Columns of the terminal.
 pub(crate) fn width() -> usize {
     Term::stderr().size_checked().map_or(COLUMNS, |(_, columns)| usize::from(columns))
+}
+
+/// Columns for results: those of the terminal that standard output is, if it is one.
+#[cfg(feature = "research")]
+pub(crate) fn result_width() -> usize {
+    terminal(&Term::stdout()).unwrap_or(COLUMNS)
+}
+
+/// A result in lines that fit the terminal that standard output is; as it is where that is none.
+pub(crate) fn fit_result(text: &str) -> String {
+    fit(text, terminal(&Term::stdout()))
+}
+
+/// The same of what goes to standard error.
+pub(crate) fn fit_note(text: &str) -> String {
+    fit(text, terminal(&Term::stderr()))
+}
+
+fn fit(text: &str, width: Option<usize>) -> String {
+    width.map_or_else(|| text.to_string(), |width| fold::folded(text, width))
+}
+
+fn terminal(term: &Term) -> Option<usize> {
+    if !term.is_term() {
+        return None;
+    }
+    term.size_checked().map(|(_, columns)| usize::from(columns)).filter(|columns| *columns > 0)
 }
 
 /// Meaning of a word, by its colour where the terminal has colours (and NO_COLOR is not set).

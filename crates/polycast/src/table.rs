@@ -1,14 +1,13 @@
-//! Tables for people: columns that line up, and lines that fit a terminal of 80 columns where their cells
-//! allow it.
+//! Tables for people: columns that line up, and lines that fit the terminal, or 80 columns where there is
+//! none, where their cells allow it.
 
-/// Assumed width of a terminal.
-const WIDTH: usize = 80;
+use crate::screen;
 
 /// Between two columns.
 const GAP: usize = 2;
 
 /// The least width of a last column that is broken into lines.
-const BROKEN_MIN: usize = 24;
+const BROKEN_MIN: usize = 16;
 
 /// Alignment of a column's cells.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,6 +63,10 @@ impl Table {
 
     /// The table as text, each line with its end.
     pub(crate) fn text(&self) -> String {
+        self.text_in(screen::result_width())
+    }
+
+    fn text_in(&self, width: usize) -> String {
         let chars = |text: &String| text.chars().count();
         let mut widths: Vec<usize> = self.heads.iter().map(chars).collect();
         for row in &self.rows {
@@ -73,8 +76,10 @@ impl Table {
         }
         let last = self.heads.len() - 1;
         let before: usize = widths[..last].iter().map(|width| width + GAP).sum();
-        if self.sides[last] == Side::Left {
-            widths[last] = widths[last].min(WIDTH.saturating_sub(before).max(BROKEN_MIN));
+        let room = width.saturating_sub(before);
+        // Without room for the last column the terminal's own lines are better.
+        if self.sides[last] == Side::Left && room >= BROKEN_MIN {
+            widths[last] = widths[last].min(room);
         }
         let mut text = String::new();
         for row in std::iter::once(&self.heads).chain(&self.rows) {
@@ -121,7 +126,7 @@ fn broken(text: &str, width: usize) -> Vec<String> {
 
 /// A sentence of any length in lines that fit; those behind the first begin with `indent` spaces.
 pub(crate) fn paragraph(text: &str, indent: usize) -> String {
-    let lines = broken(text, WIDTH - indent);
+    let lines = broken(text, screen::result_width().saturating_sub(indent));
     lines.join(&format!("\n{}", " ".repeat(indent))) + "\n"
 }
 
@@ -135,12 +140,14 @@ mod tests {
         table.row(["h0".into(), "7".into(), ["spine12"; 12].join(" ")]);
         table.row(["leaf31".into(), "1234".into(), "h5".into()]);
         table.row(["h9".into(), "1".into(), "h1".into()]);
-        let text = table.text();
+        let text = table.text_in(80);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "from    links  to");
         assert_eq!(lines[1], format!("h0          7  {}", ["spine12"; 8].join(" ")));
         assert_eq!(lines[2], format!("               {}", ["spine12"; 4].join(" ")));
         assert_eq!(lines[3..], ["leaf31   1234  h5", "and 1 more: --json has all"]);
-        assert!(lines.iter().all(|line| line.len() <= WIDTH));
+        assert!(lines.iter().all(|line| line.len() <= 80));
+        let narrow = table.text_in(47);
+        assert!(narrow.lines().all(|line| line.len() <= 47), "{narrow}");
     }
 }

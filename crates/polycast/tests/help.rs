@@ -54,6 +54,10 @@ fn every_command_has_a_page() {
         assert!(ran.stdout.contains("--json"), "{name}");
         let too_wide = ran.stdout.lines().find(|line| line.chars().count() > 110);
         assert_eq!(too_wide, None, "{name}");
+        // A comment that is broken stands below its command as if it were one.
+        let is_example = |line: &&str| line.starts_with("  polycast ") && line.contains(" (");
+        let broken = ran.stdout.lines().filter(is_example).find(|line| line.len() > 80);
+        assert_eq!(broken, None, "{name}");
         assert_eq!(polycast(&["help", name]).stdout, ran.stdout);
     }
     assert!(polycast(&["offer", "--help"]).stdout.contains("Examples:"));

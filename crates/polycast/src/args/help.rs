@@ -17,9 +17,9 @@ Every byte is sent once and reaches all receivers, over whatever the network has
 it gets through, from receiver to receiver over TCP where it does not. Each receiver verifies every byte; \
 nothing half-written is ever seen. A dead or slow receiver does not delay the others, and the report names it.
 
-Once, by hand:                     polycast offer FILE, and polycast accept CODE on each of the others
-A model that every node downloads: polycast fetch URL, on all of them
-Weights that change:               polycast publish TOPIC FILE, and polycast subscribe TOPIC
+Once, by hand:                     polycast offer FILE, polycast accept CODE
+A model that every node downloads: polycast fetch URL
+Weights that change:               polycast publish TOPIC, polycast subscribe
 To try it on one machine:          polycast cast FILE";
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -59,7 +59,7 @@ machines that run `polycast accept` get it, also those that run it already.";
 
 pub(crate) const OFFER_MORE: &str = "\
 Examples:
-  polycast offer model.bin                                 (serves all that come, until Ctrl-C)
+  polycast offer model.bin                (serves all that come, until Ctrl-C)
   polycast offer model.bin --receivers 16
   polycast offer model.bin --receivers 16 --open
   polycast offer model.bin --code 'four words of ours'
@@ -83,13 +83,13 @@ every byte and exits. Nothing is at PATH before all of it is there and verified,
 
 pub(crate) const ACCEPT_MORE: &str = "\
 Examples:
-  polycast accept lusab-babad-gutih-tugad                  (into this directory, under its own name)
-  polycast accept lusab babad gutih tugad                  (the same)
+  polycast accept lusab-babad-gutih-tugad       (into this directory)
+  polycast accept lusab babad gutih tugad       (the same)
   polycast accept lusab-babad-gutih-tugad --out model.bin
   polycast accept lusab-babad-gutih-tugad --from 10.0.0.1  (no multicast needed)
-  polycast accept lusab-babad-gutih-tugad --out model.bin --update     (what is equal is not sent)
-  polycast accept lusab-babad-gutih-tugad --out - | tar x  (a directory is a tar stream there)
-  polycast accept - --out model.bin                  (asks for the code, or reads it from standard input)
+  polycast accept lusab-babad-gutih-tugad --out model.bin --update
+  polycast accept lusab-babad-gutih-tugad --out - | tar x    (a directory)
+  polycast accept - --out model.bin                  (asks for the code)
   polycast accept --into /data --timeout 10m         (of an offer with --open)
   polycast accept --into /data --handle 00c5f07a9d3b1e42
 
@@ -107,10 +107,10 @@ others from that one; when it dies, the next one does. A key sha256:HEX is check
 
 pub(crate) const FETCH_MORE: &str = "\
 Examples:
-  polycast fetch https://example.org/model.bin --out model.bin       (on as many machines as need it)
+  polycast fetch https://example.org/model.bin       (where it is needed)
   polycast fetch sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 --from https://example.org/test --out test
-  polycast fetch file:///nfs/model.bin --into /data                  (one machine reads the file server)
-  polycast fetch 42 --out copy --timeout 1m                          (waits until an agent has it)";
+  polycast fetch file:///nfs/model.bin --into /data  (read there once)
+  polycast fetch 42 --out copy --timeout 1m    (waits until an agent has it)";
 
 pub(crate) const PIN: &str = "\
 Keep an object in the local agent's store, whatever else needs its room.
@@ -166,9 +166,9 @@ pub(crate) const MANAGER_MORE: &str = "\
 Examples:
   polycast manager --key-file cluster.key
   polycast manager --listen 10.0.0.1:7400 --config manager.toml
-  polycast manager --listen 10.0.0.1:7400 --insecure     (on a network that only the cluster reaches)
-  polycast manager --check --config manager.toml         (before the first run: circuit switch, racks' switches, ports)
-  polycast manager --check --probe --config manager.toml (and where the fibres at the circuit switch lead)
+  polycast manager --listen 10.0.0.1:7400 --insecure      (without a key)
+  polycast manager --check --config manager.toml          (before it runs)
+  polycast manager --check --probe --config manager.toml  (the fibres too)
 
 The key is made by polycast key new, and agents need it too. Where the manager listens to other machines, it takes a key, certificates or \
 --insecure.";
@@ -248,7 +248,7 @@ pub(crate) const AGENT_MORE: &str = "\
 Examples:
   polycast agent --manager 10.0.0.1:7400 --key-file cluster.key
   polycast agent --manager 10.0.0.1:7400,10.0.0.2:7400,10.0.0.3:7400 --key-file cluster.key
-  polycast agent --manager 10.0.0.1:7400 --insecure      (on a network that only the cluster reaches)
+  polycast agent --manager 10.0.0.1:7400 --insecure       (without a key)
   polycast agent --manager 10.0.0.1:7400 --key-file cluster.key --name rack1-host7 --interface eth1 --store /data/polycast";
 
 pub(crate) const KEY_MORE: &str = "\
@@ -289,11 +289,11 @@ and prints a report. It says first what to type on the receivers.";
 pub(crate) const SEND_MORE: &str = "\
 Examples:
   polycast send model.bin --to all
-  polycast get model.bin                 (on a receiver, into the directory that one is in)
+  polycast get model.bin                 (on a receiver)
   polycast send model.bin --to host2,host3 --id 42 --timeout 10m
   polycast send run7/model.bin --to all --as model-7
   polycast send model.bin --to all --fabric ocs --or-fail
-  polycast send model.bin --to all --first 64MiB-80MiB     (for receivers that watch it come)
+  polycast send model.bin --to all --first 64MiB-80MiB
   polycast get 42 --out model.bin        (on host2)
 
 After Ctrl-C the same command goes on from what receivers have verified. As long as the file does not change it has the \
@@ -311,7 +311,7 @@ pub(crate) const TRANSFERS_MORE: &str = "\
 Examples:
   polycast transfers
   polycast transfers --json
-  polycast status --watch                     (with all else that the agent knows)";
+  polycast status --watch                (with all that the agent knows)";
 
 pub(crate) const DRAIN: &str = "\
 Take a part of the network out of use until 'polycast undrain' takes it back.
@@ -331,7 +331,7 @@ Examples:
 pub(crate) const UNDRAIN_MORE: &str = "\
 Examples:
   polycast undrain splitter:0
-  polycast status --manager              (what is drained, and what is suspected)";
+  polycast status --manager          (what is drained, what is suspected)";
 
 pub(crate) const EXTEND: &str = "\
 Change a transfer that waits or runs.
@@ -371,7 +371,7 @@ already stays unless --force or --update says otherwise.";
 
 pub(crate) const GET_MORE: &str = "\
 Examples:
-  polycast get model.bin              (into this directory; the newest of that name)
+  polycast get model.bin              (the newest of that name)
   polycast get 42 --out model.bin
   polycast get 42 --into /data --update
   polycast get 42 --out - | sha256sum
@@ -390,7 +390,7 @@ Examples:
   polycast reproduce
   polycast reproduce blast
   polycast reproduce shufflecast fig-7 --json
-  polycast reproduce all --quick --out report/        (then open report/index.html)
+  polycast reproduce all --quick --out report/   (open report/index.html)
 
 --quick or --out without PAPER means all papers.";
 
@@ -436,14 +436,14 @@ Ways beside the lab's own fabric (polycast):
   bittorrent    a BitTorrent client at every host, all of them neighbours; needs aria2c
   single-tree   datacast labs: one tree of shortest ways with caches, as in content centric networking
 
-Link stress is what crossed the busiest link in proportion to the object, network stress what crossed all links in \
-proportion to an ideal multicast, which crosses every link of one tree once. Each way begins when all of its \
-ends are ready; 'in all' is from the request to the end, with set-up.
+The table says how often the object's bytes crossed the source's links and the busiest link, and how the bytes on \
+all links compare with an ideal multicast, which crosses every link of one tree once. 'CPU' is the source's processor \
+time. Each way begins when all of its ends are ready; 'in all' is from the request to the end, with set-up.
 
 Examples:
   polycast lab compare datacast:bcube:4,2 model.bin --receivers 2,4,9,11,13,15 --with single-tree,tcp,bittorrent
   polycast lab compare bridge:9,rate=1gbit model.bin --with scp,rsync,nfs,bittorrent --rounds 3 --json
-  polycast lab compare orca:4,rate=400mbit model.bin --with tcp --counts 4,8,12        (Orca, figure 4)";
+  polycast lab compare orca:4,rate=400mbit F --with tcp --counts 4,8,12";
 
 pub(crate) const LAB_EXEC_MORE: &str = "\
 Examples:
@@ -489,7 +489,7 @@ how long packets may be. Nothing is changed. Exits with 1 if something cannot wo
 
 pub(crate) const DOCTOR_MORE: &str = "\
 Examples:
-  polycast doctor --listen                         (on one machine, then on the others:)
+  polycast doctor --listen               (on one machine, then elsewhere:)
   polycast doctor
   polycast doctor --interface eth1 --to 10.0.0.2,10.0.0.3
   sudo polycast doctor --querier 130s";

@@ -40,7 +40,7 @@ pub(crate) struct ChoiceArgs {
     /// The file or directory; several become one directory; - is standard input
     #[arg(value_name = "FILE|DIR", required = true)]
     pub paths: Vec<PathBuf>,
-    /// Leave out what this means, such as '*.tmp', 'cache/' or '/build'; may be said several times
+    /// Leave out what this pattern matches, such as '*.tmp', 'cache/' or '/build'; may be repeated
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<Glob>,
     /// What to call it: receivers find it under this name [default: as it is called here]

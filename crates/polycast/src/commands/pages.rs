@@ -22,7 +22,7 @@ fn completions(args: &CompletionsArgs, format: Format) -> Result<Exit, Failure> 
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Args::command(), "polycast", &mut script);
     let script = String::from_utf8_lossy(&script);
-    output::result(format, &json!({ "shell": args.shell.to_string(), "script": script }), &script)?;
+    output::verbatim(format, &json!({ "shell": args.shell.to_string(), "script": script }), &script)?;
     Ok(Exit::Done)
 }
 
@@ -33,7 +33,7 @@ fn man(args: &ManArgs, format: Format) -> Result<Exit, Failure> {
         let wrong = |error: std::io::Error| Failure::unexpected(format!("cannot write the page: {error}"));
         clap_mangen::Man::new(Args::command()).render(&mut page).map_err(wrong)?;
         let page = String::from_utf8_lossy(&page);
-        output::result(format, &json!({ "page": page }), &page)?;
+        output::verbatim(format, &json!({ "page": page }), &page)?;
         return Ok(Exit::Done);
     };
     fs::create_dir_all(folder).map_err(|error| Failure::path("make", folder, &error))?;

@@ -96,14 +96,27 @@ fn document(address: &str, status: &StatusResponse) -> Value {
     })
 }
 
+/// Names of the agents, for people.
+fn names(status: &StatusResponse) -> String {
+    const SHOWN_MAX: usize = 48;
+    let names = status.agents.iter().take(SHOWN_MAX).map(|agent| Printable(&agent.name).to_string());
+    let names: Vec<String> = names.collect();
+    match status.agents.len() {
+        0 => String::new(),
+        all if all > SHOWN_MAX => format!(": {} and {} more", names.join(", "), all - SHOWN_MAX),
+        _ => format!(": {}", names.join(", ")),
+    }
+}
+
 fn text(address: &str, status: &StatusResponse) -> String {
     let mut text = format!(
-        "manager    {}, up {} s, scheduler {}\nfabrics    {}\nagents     {}\n",
+        "manager    {}, up {} s, scheduler {}\nfabrics    {}\nagents     {}{}\n",
         Printable(address),
         status.uptime_seconds,
         Printable(&status.scheduler),
         status.fabrics.join(", "),
         status.agents.len(),
+        names(status),
     );
     if !status.leader.is_empty() {
         let _ = writeln!(text, "leader     {}", Printable(&status.leader));

@@ -79,7 +79,8 @@ fn rm_elsewhere(args: &RmArgs, at: &Receivers, format: Format) -> Result<Exit, F
             Which::Name(name) => names.push(name.clone()),
         }
     }
-    let (mut objects, mut failed, mut text) = (Vec::new(), false, String::new());
+    let (mut objects, mut failed) = (Vec::new(), false);
+    let mut removed_at: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let answers = runtime()?.block_on(async {
         let mut answers = Vec::new();
         for (app, (numbers, names)) in choices {
@@ -99,7 +100,8 @@ fn rm_elsewhere(args: &RmArgs, at: &Receivers, format: Format) -> Result<Exit, F
             }));
             let agent = Printable(&one.agent);
             match error {
-                None => drop(writeln!(text, "removed {id} at {agent}")),
+                // An agent may have several of a name.
+                None => removed_at.entry(called(&args.which, id)).or_default().push(agent.to_string()),
                 Some(error) => output::say(&format!("error: {agent}: {}", Printable(error))),
             }
             failed |= error.is_some();
@@ -109,8 +111,20 @@ fn rm_elsewhere(args: &RmArgs, at: &Receivers, format: Format) -> Result<Exit, F
     if objects.is_empty() && !failed {
         return Err(Failure::of(Kind::ObjectUnknown, "no agent that was asked has such an object"));
     }
+    let text: String = removed_at
+        .iter()
+        .map(|(object, agents)| format!("removed {object} at {}\n", agents.join(", ")))
+        .collect();
     output::result(format, &json!({ "removed": !failed, "objects": objects }), &text)?;
     Ok(if failed { Exit::Failed } else { Exit::Done })
+}
+
+/// An object as the user has called it: by the name if that is all that was asked for.
+fn called(which: &[Which], id: ObjectId) -> String {
+    match which {
+        [Which::Name(name)] => Printable(name).to_string(),
+        _ => id.to_string(),
+    }
 }
 
 /// Names the agents that did not do what was asked of them; gives whether there is none.

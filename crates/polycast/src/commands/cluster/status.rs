@@ -141,7 +141,7 @@ fn status_text(status: &StatusResponse, manager_error: &str, seen: &[Row]) -> St
             rest.data_id
         );
     }
-    for peer in &status.peers {
+    for peer in status.peers.iter().filter(|peer| peer.name != status.agent_name) {
         let _ = write!(
             text,
             "peer       {} at {}, heard {} ms ago",

@@ -47,7 +47,7 @@ pub(super) fn interface(
             NAME,
             format!("{found}: it does no multicast"),
             "everything goes from receiver to receiver over TCP",
-            format!("ip link set {name} multicast on"),
+            format!("`ip link set {name} multicast on`"),
         ),
         _ => Check::ok(NAME, found),
     });
@@ -56,7 +56,7 @@ pub(super) fn interface(
             "frames",
             format!("MTU {}", used.mtu),
             "more work for the processors per byte than with long frames",
-            format!("where switches and all hosts allow it: ip link set {name} mtu 9000"),
+            format!("where switches and all hosts allow it: `ip link set {name} mtu 9000`"),
         ));
     }
     Some(used)
@@ -90,7 +90,7 @@ pub(super) fn files(checks: &mut Vec<Check>) {
             NAME,
             format!("a program may have {files} of them open, connections among them"),
             "a source takes no more receivers than that at a time; the others wait",
-            format!("ulimit -Hn {FILES_FEW}; for a service: LimitNOFILE={FILES_FEW}"),
+            format!("`ulimit -Hn {FILES_FEW}`; for a service: LimitNOFILE={FILES_FEW}"),
         ),
         Some(files) => Check::ok(NAME, format!("a program may have {files} open, connections among them")),
         None => Check::ok(NAME, "a program may have as many open as it needs"),
@@ -111,7 +111,7 @@ pub(super) fn buffers(checks: &mut Vec<Check>) {
             NAME,
             format!("net.core.rmem_max is {limit}: {window}"),
             "a receiver that is late for a moment loses packets, which are sent again",
-            format!("sysctl -w net.core.rmem_max={RECEIVE_BUFFER_LEN}"),
+            format!("`sysctl -w net.core.rmem_max={RECEIVE_BUFFER_LEN}`"),
         ),
         Some(limit) => Check::ok(NAME, format!("net.core.rmem_max is {limit}: {window}")),
         None => Check::skipped(NAME, format!("the kernel does not tell its limit: {window}")),
@@ -156,7 +156,7 @@ fn room_of(place: &Path, free_bytes: u64, all_bytes: u64) -> Check {
             STORE,
             found,
             "received objects make room for others, and what does not fit even so is refused",
-            "remove what is not needed (polycast ls, polycast rm ID), or give the agent a folder with --store",
+            "remove what is not needed (`polycast ls`, `polycast rm ID`), or give the agent a folder with --store",
         );
     }
     Check::ok(STORE, found)

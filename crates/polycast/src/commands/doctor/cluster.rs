@@ -3,6 +3,7 @@
 use super::{Check, checks};
 use crate::args::cluster::LocalArgs;
 use crate::commands::cluster;
+use crate::output;
 use polycast_types::Printable;
 use std::path::Path;
 
@@ -46,8 +47,9 @@ fn service(local: &LocalArgs, found: &mut Vec<Check>) {
         checks::store(Path::new(&status.store), found);
     }
     found.push(if status.manager_connected {
-        let peers = status.peers.len();
-        Check::ok("manager", format!("{}, {peers} other agents", status.manager_address))
+        let others = status.peers.iter().filter(|peer| peer.name != *name).count();
+        let others = output::counted(others, "other agent");
+        Check::ok("manager", format!("{}, {others}", status.manager_address))
     } else {
         Check::failed(
             "manager",

@@ -28,8 +28,10 @@ pub(super) fn look(used: &Interface, args: &DoctorArgs, checks: &mut Vec<Check>)
     let asker = match Asker::open(used.address) {
         Ok(asker) => asker,
         Err(error) => {
-            let mend =
-                format!("ip link set {} multicast on; ip route add 224.0.0.0/4 dev {}", used.name, used.name);
+            let mend = format!(
+                "`ip link set {} multicast on`; `ip route add 224.0.0.0/4 dev {}`",
+                used.name, used.name
+            );
             checks.push(Check::failed(
                 "multicast",
                 format!("cannot be sent: {}", plain(&error)),
@@ -129,7 +131,7 @@ fn judge(
             "packets",
             format!("of {} bytes do not get through to {}", used.mtu, named(&lost)),
             "these receivers get everything over TCP",
-            format!("the same MTU at all hosts and switches; here: ip link set {name} mtu {USUAL_MTU}"),
+            format!("the same MTU at all hosts and switches; here: `ip link set {name} mtu {USUAL_MTU}`"),
         )
     });
 }
@@ -201,7 +203,7 @@ fn one(asker: &Asker, used: &Interface, text: &str, reached: &BTreeSet<Ipv4Addr>
             "host",
             format!("{text} answers, but packets of {} bytes do not get through", used.mtu),
             "transfers to it fall back to TCP or stall",
-            format!("the same MTU on the whole way; here: ip link set {} mtu {USUAL_MTU}", used.name),
+            format!("the same MTU on the whole way; here: `ip link set {} mtu {USUAL_MTU}`", used.name),
         ),
         _ => Check::failed(
             "host",
@@ -219,7 +221,7 @@ fn look_for_querier(patience: Duration, checks: &mut Vec<Check>) {
             "querier",
             format!("no router or switch has asked which hosts are in which group for {} s", patience.0 / 1_000_000_000),
             "a switch that snoops on IGMP stops multicast after some minutes",
-            "switch a querier on in the switch (a Linux bridge: ip link set br0 type bridge mcast_querier 1), or its snooping off",
+            "switch a querier on in the switch (a Linux bridge: `ip link set br0 type bridge mcast_querier 1`), or its snooping off",
         ),
         Err(error) => Check::skipped("querier", format!("cannot be looked for: {}: it takes root", plain(&error))),
     });

@@ -305,8 +305,21 @@ fn cast(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
         readings,
     };
     output::result(format, &document, &text)?;
-    said.lines().for_each(output::say);
+    say_notes(&said, format);
     Ok(if exit == 0 && verified { Exit::Done } else { Exit::Failed })
+}
+
+/// Says what the lab's `send` has noted: progress to programs only, and nothing of what to type on receivers
+/// that are gone with the lab.
+fn say_notes(said: &str, format: Format) {
+    notes(said, format).for_each(output::say);
+}
+
+fn notes(said: &str, format: Format) -> impl Iterator<Item = &str> {
+    said.lines().filter(move |line| match line.starts_with("{\"event\":") {
+        true => format == Format::Json,
+        false => !line.starts_with("on the receivers: "),
+    })
 }
 
 /// Describes the work of trees and flows, and their rates until each receiver ended.

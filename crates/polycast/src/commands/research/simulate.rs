@@ -292,7 +292,7 @@ impl Run {
             format_bytes(bytes),
             report.links.len()
         );
-        let wall = Duration::from(std::time::Duration::from_secs_f64(self.wall_s));
+        let wall = seconds(self.wall_s);
         let _ = writeln!(text, "{} events in {wall}; trace {:016x}", report.events, report.trace_hash);
         text + &self.busiest() + &self.dropping()
     }

@@ -2,12 +2,14 @@
 //! them costs (Datacast, section 7, the comparison study).
 
 use super::{
-    Broken, CastOptions, Receivers, Spec, Traffic, Way, delivery_of, options_of, program, receivers, registry,
+    Broken, CastOptions, Receivers, Spec, Traffic, Way, delivery_of, options_of, program, receivers,
+    registry, say_notes,
 };
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use crate::progress::Progress;
 use crate::report;
+use crate::table::Table;
 use clap::Args as Arguments;
 use polycast_lab::compare::{Stress, group_of, stress};
 use polycast_types::format_bytes;
@@ -132,7 +134,7 @@ pub(super) fn run(args: &CompareArgs, format: Format) -> Result<Exit, Failure> {
         [one] if args.counts.is_empty() => output::result(format, one, &text)?,
         several => output::result(format, &several, &text)?,
     }
-    said.lines().for_each(output::say);
+    say_notes(&said, format);
     let verified = documents.iter().flat_map(|comparison| &comparison.runs).all(|row| row.verified);
     Ok(if verified { Exit::Done } else { Exit::Failed })
 }
@@ -198,42 +200,87 @@ fn compare_in_one(
 fn text_of(comparison: &Comparison) -> String {
     let Comparison { receivers, runs, bytes, setup_s, ideal_links, .. } = comparison;
     let mut text = format!(
-        "{} to {} over {ideal_links} links of an ideal tree; lab set up in {}\n\
-         way            finish   in all  slower  link stress                source  network stress  source's CPU, of it its own\n",
+        "{} to {} over {ideal_links} links of an ideal tree; lab set up in {}\n",
         format_bytes(*bytes),
-        receivers.len(),
+        output::counted(receivers.len(), "receiver"),
         report::seconds(*setup_s),
     );
+    let heads = ["way", ">finish", ">in all", ">slower", ">source", ">network", ">CPU", ">busiest", "link"];
+    let mut table = Table::new(&heads);
+    let mut papers = String::new();
     for row in runs {
         let times = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.2}"));
-        let (link, busiest, source, network) = match &row.stress {
-            Some(Stress { link, busiest, source, network, .. }) => (
-                format!("{link:.3}"),
-                format!("{} -> {}", busiest.from, busiest.to),
-                format!("{source:.3}"),
-                format!("{network:.3}"),
-            ),
-            None => ("-".into(), String::new(), "-".into(), "-".into()),
+        let stress = row.stress.as_ref();
+        let stressed = |of: fn(&Stress) -> f64| {
+            stress.map_or_else(|| "-".to_string(), |stress| format!("{:.3}", of(stress)))
         };
-        // Writing to a string cannot fail.
-        let _ = write!(
-            text,
-            "{:12} {:>8} {:>8} {:>7}  {link:>6} {busiest:19} {source:>6}  {network:>14}  {:>12}  {:>10}",
-            row.way.to_string(),
+        table.row([
+            if row.verified { row.way.to_string() } else { format!("{} FAILED", row.way) },
             report::seconds(row.seconds),
             report::seconds(row.wall_s),
             times(row.slower),
+            stressed(|stress| stress.source),
+            stressed(|stress| stress.network),
             report::seconds(row.source_cpu_s),
-            report::seconds(row.source_user_s),
-        );
+            stressed(|stress| stress.link),
+            stress.map_or_else(String::new, |s| format!("{}-{}", s.busiest.from, s.busiest.to)),
+        ]);
         if let Some(paper) = row.paper {
-            let _ = write!(text, "  (paper: {} times as long", paper.slower);
+            // Writing to a string cannot fail.
+            let _ = write!(papers, "{} in the paper: {} times as long", row.way, paper.slower);
             if let Some(ratio) = paper.network_ratio {
-                let _ = write!(text, ", {ratio} times the bytes; here {}", times(row.network_ratio));
+                let _ = write!(papers, ", {ratio} times the bytes; here {}", times(row.network_ratio));
             }
-            text.push(')');
+            papers.push('\n');
         }
-        text.push_str(if row.verified { "\n" } else { "  FAILED\n" });
     }
-    text
+    text += &table.text();
+    text += "source, busiest: bytes there over the object's; network: over those of an ideal multicast\n";
+    text + &papers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polycast_lab::LinkBytes;
+
+    #[test]
+    fn the_comparison_fits_a_terminal_of_80_columns() {
+        let stress = Stress {
+            link: 3.009,
+            busiest: LinkBytes { from: "h0".into(), to: "switch".into(), bytes: 90_270_000 },
+            source: 3.009,
+            network: 1.506,
+            network_bytes: 180_720_000,
+        };
+        let row = |way, verified| Row {
+            way,
+            round: 1,
+            seconds: 9.99,
+            wall_s: 123.4,
+            goodput_bps: 1e9,
+            verified,
+            stress: Some(stress.clone()),
+            source_cpu_s: 0.08,
+            source_user_s: 0.04,
+            slower: Some(12.34),
+            network_ratio: Some(1.45),
+            paper: None,
+        };
+        let comparison = Comparison {
+            lab: "bridge:4".into(),
+            bytes: 30_000_000,
+            source: "h0".into(),
+            receivers: vec!["h1".into(), "h2".into(), "h3".into()],
+            ideal_links: 4,
+            setup_s: 1.63,
+            runs: vec![row(Way::Polycast, true), row(Way::Tcp, true)],
+        };
+        let text = text_of(&comparison);
+        let table: Vec<&str> = text.lines().skip(1).take(3).collect();
+        assert!(table.iter().all(|line| line.len() <= 80), "{text}");
+        assert!(table[2].starts_with("tcp ") && table[2].ends_with("h0-switch"), "{text}");
+        let failed = Comparison { runs: vec![row(Way::Tcp, false)], ..comparison };
+        assert!(text_of(&failed).contains("tcp FAILED"));
+    }
 }

@@ -21,7 +21,7 @@ pub(crate) struct CostArgs {
     /// Racks to reach
     #[arg(long)]
     pub tors: u32,
-    /// Line rate: 10g, 25g or 100g
+    /// Line rate: 10g, 25g or 100g; with --parts any that they list
     #[arg(long)]
     pub rate: String,
     /// Prices and powers of parts, instead of the built-in ones
@@ -73,7 +73,7 @@ pub(super) fn plan(args: &CostArgs) -> Result<Answer, PlanError> {
     if let Some(network) = economics::instance(args.tors) {
         let per_tor = economics::deployment_cost_per_tor_usd(&catalogue, &network, gbps)?;
         document["shufflecast_deployment_usd_per_tor"] = json!(per_tor);
-        text += &format!("To put Shufflecast in costs {} USD a ToR.\n", grouped(per_tor));
+        text += &format!("Adding Shufflecast costs {} USD a ToR.\n", grouped(per_tor));
     }
     Ok(Answer { document, text })
 }

@@ -16,6 +16,7 @@ mod trees;
 
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
+use crate::report;
 use clap::{Args, Subcommand};
 use polycast_api::settings;
 use polycast_experiments::advice::{SiteError, WAYS};
@@ -26,7 +27,6 @@ use polycast_planning::labels::LabelError;
 use polycast_planning::relays::RelayError;
 use polycast_planning::trees::TreeError;
 use polycast_topology::{Failures, Graph, Network, Node, TopologyError};
-use polycast_types::Duration;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -227,7 +227,7 @@ fn receivers(network: &Network, source: Node, text: &str) -> Result<Vec<Node>, P
 
 /// A time for people.
 fn span(micros: f64) -> String {
-    Duration((micros * 1e3) as u64).to_string()
+    report::seconds(micros / 1e6)
 }
 
 /// Returns the result of a planner, and the microseconds that it took.

@@ -153,13 +153,13 @@ fn cable(wiring: &Wiring) -> Result<Answer, PlanError> {
         let ends: Vec<(u32, u32)> =
             network.children(logical).map(|child| (wiring.physical(child), port(child, partition))).collect();
         let bundle = format!("row {row} to row {next}, partition {partition}");
-        let to = ends.iter().map(|(tor, port)| format!("tor{tor} port {port}"));
+        let to = ends.iter().map(|(tor, port)| format!("tor{tor}:{port}"));
         table.row([
             row.to_string(),
             bundle.clone(),
             format!("splitter{logical}"),
-            format!("tor{tor} port {out}"),
-            to.collect::<Vec<_>>().join(", "),
+            format!("tor{tor}:{out}"),
+            names::list(to),
         ]);
         let end = |(tor, port): &(u32, u32)| json!({ "tor": tor, "port": port });
         splitters.push(json!({
@@ -179,8 +179,8 @@ fn cable(wiring: &Wiring) -> Result<Answer, PlanError> {
         "splitters": splitters,
     });
     let head = format!(
-        "{} ToRs as a {p},{}-Shufflecast of {} logical ToRs; {} of them have more than one splitter. Ports count from 0 at each ToR; \
-         the fibre into a splitter and the first from another one share a port.",
+        "{} ToRs as a {p},{}-Shufflecast of {} logical ToRs; {} of them have more than one splitter. \
+         tor3:1 is port 1 of tor3, and ports count from 0 at each ToR; the fibre into a splitter and the first from another one share a port.",
         wiring.tors(),
         network.columns(),
         network.tors(),

@@ -2,6 +2,7 @@
 
 use super::dot::{DotArgs, Picture, Role};
 use super::{Answer, Damage, PlanError, names, receivers, span, timed};
+use crate::output::counted;
 use crate::table::{Table, paragraph};
 use clap::Args;
 use polycast_planning::trees::{SteinerTree, TreePlan, TreePlanner};
@@ -96,10 +97,10 @@ fn picture(network: &Network, plan: &TreePlan) -> Picture {
 fn people(network: &Network, plan: &TreePlan, micros: f64) -> String {
     let name = |node: Node| names::node(network, node);
     let head = format!(
-        "{network}: {} to {} receivers by {} of at most {} trees",
+        "{network}: {} to {} by {}, of at most {}",
         name(plan.source),
-        plan.receivers.len(),
-        plan.trees.len(),
+        counted(plan.receivers.len(), "receiver"),
+        counted(plan.trees.len(), "tree"),
         plan.bound,
     );
     let mut text = paragraph(&head, 0) + &format!("planned in {}\n", span(micros));
@@ -107,8 +108,7 @@ fn people(network: &Network, plan: &TreePlan, micros: f64) -> String {
         let cut_off = names::list(plan.left_out.iter().copied().map(name));
         text += &paragraph(&format!("cut off by what has failed: {cut_off}"), 2);
     }
-    let mut table =
-        Table::new(&["tree", ">links", ">hops", ">relays", ">of these branch", "changed by failures"]);
+    let mut table = Table::new(&["tree", ">links", ">hops", ">relays", ">branching", "changed by failures"]);
     for (number, tree) in (1..).zip(&plan.trees) {
         let shape = tree.shape(|node| plan.is_receiver(node));
         let numbers = [shape.links, shape.depth, shape.steiner_nodes, shape.branching];
