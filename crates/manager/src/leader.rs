@@ -204,7 +204,7 @@ async fn lead<E: Etcd>(
     let core = Arc::new(restored.core);
     let aside = name_aside(unread, restored.aside);
     around.guard().note("leads", || json!({ "records": count }));
-    tracing::warn!(records = count, micros = begun.elapsed().as_micros() as u64, "this manager leads");
+    tracing::info!(target: "polycast::done", records = count, micros = begun.elapsed().as_micros() as u64, "this manager leads");
     role.send_replace(Role::Leader(Arc::clone(&core)));
     let error = tokio::select! {
         biased;

@@ -48,11 +48,18 @@ const OPENS_WITHIN: std::time::Duration = std::time::Duration::from_millis(10);
 /// Permissions of a part file.
 const PRIVATE: u32 = 0o600;
 
+/// A folder for a sentence, which another machine may print.
+fn named(place: &Path) -> String {
+    let is_here = matches!(place.as_os_str().as_encoded_bytes(), b"" | b".");
+    let here = if is_here { std::env::current_dir().ok() } else { None };
+    here.as_deref().unwrap_or(place).display().to_string()
+}
+
 /// An object that cannot be stored.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The file system has less room than the object needs.
-    #[error("{} is full: the object needs {}, {} are free", place.display(), polycast_types::format_bytes(*needed), polycast_types::format_bytes(*free))]
+    #[error("{} is full: the object needs {}, {} are free", named(place), polycast_types::format_bytes(*needed), polycast_types::format_bytes(*free))]
     Full {
         /// The folder.
         place: PathBuf,

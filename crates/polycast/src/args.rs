@@ -19,7 +19,7 @@ use crate::output::{self, Format};
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args as Arguments, Parser, Subcommand, ValueEnum};
 use place::{ChoiceArgs, PlaceArgs, ReadArgs};
-use polycast_types::{Duration, Handle, Rate};
+use polycast_types::{Duration, Handle, ParseUnitError, Rate};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -174,7 +174,7 @@ pub(crate) struct OfferArgs {
     #[command(flatten)]
     pub network: NetworkArgs,
     /// Send at this fixed rate, on a network that is ours alone (1gbit, 10G); without it the rate adapts
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", value_parser = rate_with_unit)]
     pub rate: Option<Rate>,
     /// How long to wait for the receivers to appear (30s, 2m); those of --receivers that did not are reported
     /// [default: 30s]
@@ -361,6 +361,15 @@ fn receivers(text: &str, most: usize) -> Result<usize, String> {
 
 fn cast_receivers(text: &str) -> Result<usize, String> {
     receivers(text, CAST_RECEIVERS_MAX)
+}
+
+/// A rate with its unit: a bare number would be bits a second, which nobody means.
+fn rate_with_unit(text: &str) -> Result<Rate, String> {
+    let rate: Rate = text.parse().map_err(|error: ParseUnitError| error.to_string())?;
+    match text.trim().bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
+        true => Err(format!("'{text}' has no unit: write {text}mbit or {text}gbit")),
+        false => Ok(rate),
+    }
 }
 
 fn offer_receivers(text: &str) -> Result<usize, String> {

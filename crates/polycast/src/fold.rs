@@ -27,24 +27,33 @@ fn folded_line(line: &str, width: usize) -> String {
         return line.to_string();
     }
     let hang = hang(line, width);
-    let mut folded = String::new();
+    pieces(line, width, hang).join(&format!("\n{}", " ".repeat(hang)))
+}
+
+/// A text in lines of so many columns, as far as its words allow it.
+#[cfg(feature = "research")]
+pub(crate) fn broken(text: &str, width: usize) -> Vec<String> {
+    pieces(text, width, 0)
+}
+
+/// Lines of so many columns, those behind the first without the `hang` that stands before each.
+fn pieces(line: &str, width: usize, hang: usize) -> Vec<String> {
+    let mut pieces = vec![String::new()];
     let mut used = 0;
-    for atom in atoms(line, width - hang.min(width)) {
+    for atom in atoms(line, width.saturating_sub(hang)) {
         let gap = atom.len() - atom.trim_start_matches(' ').len();
         let len = measure_text_width(atom);
         // What fits no line stays where it is, and the terminal breaks it.
         let fits_below = hang + len - gap <= width;
         if used + len > width && used > 0 && fits_below {
-            folded.push('\n');
-            folded.push_str(&" ".repeat(hang));
-            folded.push_str(&atom[gap..]);
+            pieces.push(atom[gap..].to_string());
             used = hang + len - gap;
-        } else {
-            folded.push_str(atom);
+        } else if let Some(piece) = pieces.last_mut() {
+            piece.push_str(atom);
             used += len;
         }
     }
-    folded
+    pieces
 }
 
 /// Columns before the rest of a line: those before its last column if that has room, or a little more than
@@ -84,9 +93,13 @@ fn whole(text: &str) -> usize {
     if first == "polycast" {
         return text.len();
     }
-    if first.matches('`').count() % 2 == 1 {
+    // An apostrophe within a word quotes nothing.
+    let quote = ['`', '\''].into_iter().find(|quote| {
+        first.trim_start_matches('(').starts_with(*quote) && first.matches(*quote).count() == 1
+    });
+    if let Some(quote) = quote {
         // With what follows it without a space, such as a comma.
-        return text[end..].find('`').map_or(end, |at| {
+        return text[end..].find(quote).map_or(end, |at| {
             let rest = &text[end + at..];
             end + at + rest.find(' ').unwrap_or(rest.len())
         });
@@ -118,6 +131,8 @@ mod tests {
         let line = "run `polycast doctor --listen` on another machine";
         assert_eq!(folded(line, 24), "run `polycast doctor\n  --listen` on another\n  machine");
         assert_eq!(folded(line, 28), "run\n  `polycast doctor --listen`\n  on another machine");
+        let line = "the source's folder: 'polycast manager --ca DIR' makes one";
+        assert_eq!(folded(line, 44), "the source's folder:\n  'polycast manager --ca DIR' makes one");
     }
 
     #[test]

@@ -16,6 +16,9 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// Level of logs that the user has not asked for.
 pub(crate) const USUAL: &str = "warn";
 
+/// The same for a daemon, which also says in a line what it has done: a transfer, or that it leads now.
+const USUAL_OF_DAEMONS: &str = "warn,polycast::done=info";
+
 /// Starts logging as the user asked; to a person who has asked for nothing, and runs no daemon, it is told as
 /// other lines are.
 pub(crate) fn start(options: &LogOptions, is_daemon: bool) -> Result<(), Failure> {
@@ -28,6 +31,7 @@ pub(crate) fn start(options: &LogOptions, is_daemon: bool) -> Result<(), Failure
         (false, _) => "warn,polycast=trace",
     };
     let is_usual = level == USUAL || options.quiet;
+    let level = if level == USUAL && is_daemon { USUAL_OF_DAEMONS } else { level };
     let wanted = parts(level).ok_or_else(|| {
         Failure::input(format!("'{level}' is not a log level"))
             .hint("write error, warn, info, debug or trace, or name parts: info,polycast_net=debug")
@@ -159,6 +163,17 @@ mod tests {
         {
             assert!(parts(wrong).is_none(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn daemons_say_what_they_have_done() {
+        use tracing::Level;
+
+        for (level, is_said) in [(USUAL, false), (USUAL_OF_DAEMONS, true), ("warn,polycast=info", true)] {
+            let wanted = parts(level).unwrap();
+            assert_eq!(wanted.would_enable("polycast::done", &Level::INFO), is_said, "{level}");
+        }
+        assert!(!parts(USUAL_OF_DAEMONS).unwrap().would_enable("polycast_agent::daemon", &Level::INFO));
     }
 
     #[test]

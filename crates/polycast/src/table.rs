@@ -1,6 +1,7 @@
 //! Tables for people: columns that line up, and lines that fit the terminal, or 80 columns where there is
 //! none, where their cells allow it.
 
+use crate::fold::broken;
 use crate::screen;
 
 /// Between two columns.
@@ -107,21 +108,6 @@ fn placed(cell: &str, width: usize, side: Side) -> String {
         Side::Left => format!("{cell:width$}"),
         Side::Right => format!("{cell:>width$}"),
     }
-}
-
-/// A text in lines of so many characters at most, broken at spaces; a longer word has a line of its own.
-fn broken(text: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ') {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_string()),
-        }
-    }
-    lines
 }
 
 /// A sentence of any length in lines that fit; those behind the first begin with `indent` spaces.

@@ -54,6 +54,7 @@ fn wrong_words_are_named() {
         (&["cast", "x", "--loss", "NaN"], "below 1"),
         (&["cast", "x", "--seed", "x"], "--seed"),
         (&["offer", "x", "--receivers", "1", "--rate", "fast"], "'fast' is not a rate"),
+        (&["offer", "x", "--receivers", "1", "--rate", "5"], "'5' has no unit: write 5mbit or 5gbit"),
         (&["offer", "x", "--receivers", "1", "--timeout", "soon"], "write a time"),
         (&["send", "x", "--to", "a,b,a"], "'a' is named twice"),
         (&["send", "x", "--to", ""], "names with commas"),

@@ -374,8 +374,10 @@ impl Session {
     /// Says the last word on a connection.
     fn dismiss(&mut self, guest: GuestId, word: &Goodbye) {
         if let Goodbye::Refuse(why) = word {
-            let receiver = self.roster.entry(guest).map_or("a stranger", |entry| &entry.name);
-            tracing::warn!(%receiver, %why, "is not a receiver, or not any more");
+            match self.roster.entry(guest) {
+                Some(entry) => tracing::warn!("{} is not a receiver any more: {why}", entry.name),
+                None => tracing::warn!("a machine was turned away: {why}"),
+            }
         }
         if let Some(mut stream) = self.forget(guest) {
             // One that does not hear this notices that the connection ends.

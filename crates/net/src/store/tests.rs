@@ -117,6 +117,9 @@ fn objects_on_their_way_are_not_promised_the_same_room() {
     let first = open("a", PLAIN).unwrap();
     let full = open("b", PLAIN).unwrap_err();
     assert!(matches!(full, StoreError::Full { .. }), "{full}");
+    let here = StoreError::Full { place: ".".into(), needed: 2, free: 1 };
+    let folder = std::env::current_dir().unwrap();
+    assert_eq!(here.to_string(), format!("{} is full: the object needs 2 B, 1 B are free", folder.display()));
     drop(first);
     drop(open("b", PLAIN).unwrap());
     // A directory needs its room once, since it is unpacked as it comes.

@@ -498,8 +498,12 @@ impl<'a> Delivering<'a> {
         }
         sends.shared.counters.sent(&report);
         let verified = report.receivers.iter().filter(|receiver| receiver.verified).count();
-        tracing::info!(object = %report.object, bytes = report.bytes, seconds = report.seconds,
-            fabric = %report.fabric, verified, receivers = report.receivers.len(), "sent");
+        let failed = report.receivers.iter().filter(|receiver| !receiver.verified);
+        let failed: Vec<&str> = failed.map(|receiver| receiver.name.as_str()).collect();
+        // An operator sees this one without asking for more.
+        tracing::info!(target: "polycast::done", name = %self.send.object.name, object = %report.object,
+            bytes = report.bytes, seconds = report.seconds, fabric = %report.fabric, verified,
+            receivers = report.receivers.len(), ?failed, "sent");
         let started = self.started.expect("it was set when the first one began");
         let after = carrier.granted_at.saturating_duration_since(started).as_secs_f64();
         self.report = Some(match self.report.take() {

@@ -3,6 +3,7 @@
 use super::{Check, checks};
 use crate::args::cluster::LocalArgs;
 use crate::commands::cluster;
+use crate::exit::without_numbers;
 use crate::output;
 use polycast_types::Printable;
 use std::path::Path;
@@ -53,7 +54,11 @@ fn service(local: &LocalArgs, found: &mut Vec<Check>) {
     } else {
         Check::failed(
             "manager",
-            format!("{}: {}", status.manager_address, Printable(&status.manager_error)),
+            format!(
+                "{}: {}",
+                status.manager_address,
+                Printable(&without_numbers(status.manager_error.clone()))
+            ),
             "nothing can be sent from here",
             mend(&status.manager_error),
         )

@@ -20,6 +20,7 @@ use serde_json::json;
 use crate::cancel;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
+use crate::table::Table;
 
 /// `polycast reproduce`
 #[derive(Args, Clone, Debug)]
@@ -75,7 +76,7 @@ pub(crate) fn run(args: &ReproduceArgs, format: Format) -> Result<Exit, Failure>
         let wanted =
             |entry: &Entry| args.paper.as_deref().is_none_or(|paper| paper == "all" || paper == entry.paper);
         let entries: Vec<Entry> = figures::table(&done).into_iter().filter(wanted).collect();
-        output::result(format, &entries, &table_text(&entries))?;
+        output::verbatim(format, &entries, &table_text(&entries))?;
     } else {
         output::result(format, &documents(&done), &text(&done))?;
     }
@@ -198,24 +199,22 @@ fn text(done: &[Done]) -> String {
     for Done { item, outcome, .. } in done {
         let Ok(outcome) = outcome else { continue };
         let _ = writeln!(text, "{} {}: {}", item.paper, item.name, item.title);
-        let width = outcome.rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0).min(72);
-        if !outcome.rows.is_empty() {
-            let _ = writeln!(text, "  {:width$}  {:>10}  {:>10}", "", "paper", "ours");
-        }
+        let mut table = Table::new(&[">paper", ">ours", "", ">off by", "of"]);
         for row in &outcome.rows {
-            let paper = row.paper.map_or_else(|| "-".into(), number);
-            let deviation = deviation(row).unwrap_or_default();
             let kind = row.kind.map_or("", Kind::word).to_string();
             let words = [page::verdict(row), kind, row.place.clone(), row.note.clone()];
             let words: Vec<String> = words.into_iter().filter(|words| !words.is_empty()).collect();
-            let line = format!(
-                "  {:width$}  {paper:>10}  {:>10} {:8} {deviation:>9}  {}",
-                row.name,
+            let name = if words.is_empty() { row.name.clone() } else { format!("{}:", row.name) };
+            table.row([
+                row.paper.map_or_else(|| "-".into(), number),
                 page::ours(row),
-                row.unit,
-                words.join("; ")
-            );
-            let _ = writeln!(text, "{}", line.trim_end());
+                row.unit.to_string(),
+                deviation(row).unwrap_or_default(),
+                format!("{name} {}", words.join("; ")).trim_end().to_string(),
+            ]);
+        }
+        if !table.is_empty() {
+            text += &table.text();
         }
         for note in &outcome.notes {
             let _ = writeln!(text, "  {note}");

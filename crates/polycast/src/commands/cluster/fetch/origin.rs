@@ -145,8 +145,16 @@ fn said_by(error: &ureq::Error) -> String {
             let words = status.and_then(|status| status.canonical_reason()).unwrap_or("no known status");
             format!("the server answers {code}, {words}")
         }
-        ureq::Error::Io(error) => plain(error),
-        other => other.to_string(),
+        ureq::Error::Io(error) => without_tls(plain(error)),
+        other => without_tls(other.to_string()),
+    }
+}
+
+/// In place of rustls's words about an answer that is not sealed.
+fn without_tls(said: String) -> String {
+    match said.contains("InvalidContentType") {
+        true => "the server speaks http there, and not https".to_string(),
+        false => said,
     }
 }
 
@@ -216,6 +224,13 @@ mod tests {
         );
         assert!(said.is_err());
         assert_eq!(asked.recv_timeout(HANG).unwrap()[0], "CONNECT origin.invalid:443 HTTP/1.1");
+    }
+
+    #[test]
+    fn a_server_without_tls_is_named_as_such() {
+        let (origin, _asked) = server(vec!["HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n".into()]);
+        let said = read(&format!("https://{origin}/a"), &[]).unwrap_err();
+        assert!(said.ends_with("the server speaks http there, and not https"), "{said}");
     }
 
     #[test]

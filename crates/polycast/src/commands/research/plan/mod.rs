@@ -104,7 +104,7 @@ pub(crate) enum PlanError {
     #[error(transparent)]
     Economics(#[from] EconomicsError),
     /// About a rate.
-    #[error(transparent)]
+    #[error("{0}, or name the prices of others with --parts FILE")]
     Rate(#[from] ParseRateError),
     /// About a data center.
     #[error(transparent)]
