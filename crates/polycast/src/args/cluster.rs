@@ -235,11 +235,11 @@ pub(crate) struct AuthorityArgs {
 /// What is done with tokens.
 #[derive(Subcommand, Debug)]
 pub(crate) enum TokenCommand {
-    /// Print a new token, which lets one agent in once
+    /// Print a new token, which lets one agent in once; or one for each of several
     New {
-        /// The agent's name
-        #[arg(long, value_name = "NAME")]
-        name: String,
+        /// The agent's name; several with commas between them, or gpu-[1-20]
+        #[arg(long, value_name = "NAME", value_delimiter = ',', required = true)]
+        name: Vec<String>,
         /// How long it can be used (30m, 1h)
         #[arg(long = "for", value_name = "T", value_parser = duration, default_value = "1h")]
         span: Duration,

@@ -111,6 +111,7 @@ fn rm_elsewhere(args: &RmArgs, at: &Receivers, format: Format) -> Result<Exit, F
     if objects.is_empty() && !failed {
         return Err(Failure::of(Kind::ObjectUnknown, "no agent that was asked has such an object"));
     }
+    removed_at.values_mut().for_each(|agents| agents.sort());
     let text: String = removed_at
         .iter()
         .map(|(object, agents)| format!("removed {object} at {}\n", agents.join(", ")))

@@ -19,27 +19,19 @@ pub(super) fn run(command: &TokenCommand, format: Format) -> Result<Exit, Failur
     match command {
         TokenCommand::New { name, span, authority } => {
             let authority = Authority::open(&authority.ca)?;
-            let token = authority.new_token(name, std::time::Duration::from_nanos(span.0))?;
-            let until = authority.tokens()?.into_iter().find(|known| known.id == token.id);
-            let until = until.map_or(0, |known| known.until_unix_s);
-            let document =
-                json!({ "id": token.id, "name": name, "token": token.to_string(), "until_unix_s": until });
-            output::result(format, &document, &token.to_string())?;
-            output::say(&format!(
-                "on {name}: polycast agent --manager ADDR --name {name} --token TOKEN, before {}",
-                Utc(until)
-            ));
+            make(&authority, &names(name)?, std::time::Duration::from_nanos(span.0), format)?;
         }
         TokenCommand::Ls(authority) => {
             let tokens = Authority::open(&authority.ca)?.tokens()?;
             let mut text = String::new();
+            let width = tokens.iter().map(|token| token.name.chars().count()).max().unwrap_or(0);
             for token in &tokens {
                 let standing = match token.standing {
                     Standing::Good => format!("until {}", Utc(token.until_unix_s)),
                     Standing::Used => "used".to_string(),
                     Standing::Expired => format!("expired {}", Utc(token.until_unix_s)),
                 };
-                let _ = writeln!(text, "{}  {}  {standing}", token.id, token.name);
+                let _ = writeln!(text, "{}  {:width$}  {standing}", token.id, token.name);
             }
             output::result(format, &json!(tokens), text.trim_end())?;
         }
@@ -49,4 +41,104 @@ pub(super) fn run(command: &TokenCommand, format: Format) -> Result<Exit, Failur
         }
     }
     Ok(Exit::Done)
+}
+
+/// Makes a token for each name. Alone it is all that is printed, since scripts take it from there.
+fn make(
+    authority: &Authority,
+    names: &[String],
+    span: std::time::Duration,
+    format: Format,
+) -> Result<(), Failure> {
+    let mut documents = Vec::new();
+    let mut text = String::new();
+    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+    let mut last = 0;
+    for name in names {
+        let token = authority.new_token(name, span)?;
+        let until = authority.tokens()?.into_iter().find(|known| known.id == token.id);
+        last = until.map_or(0, |known| known.until_unix_s);
+        documents
+            .push(json!({ "id": token.id, "name": name, "token": token.to_string(), "until_unix_s": last }));
+        if names.len() > 1 {
+            let _ = write!(text, "{name:width$}  ");
+        }
+        let _ = writeln!(text, "{token}");
+    }
+    let agent = match names {
+        [name] => name,
+        _ => "NAME",
+    };
+    match &documents[..] {
+        [document] => output::verbatim(format, document, &text)?,
+        several => output::verbatim(format, &several, &text)?,
+    }
+    output::say(&format!(
+        "on {agent}: polycast agent --manager ADDR --name {agent} --token TOKEN, before {}",
+        Utc(last)
+    ));
+    Ok(())
+}
+
+/// Most names that one call makes tokens for.
+const NAMES_MAX: usize = 10_000;
+
+/// The names that are meant: `gpu-[1-3]` are gpu-1, gpu-2 and gpu-3, and `gpu-[01-03]` have two digits each.
+fn names(given: &[String]) -> Result<Vec<String>, Failure> {
+    let mut names = Vec::new();
+    for text in given {
+        match range(text) {
+            None if text.contains(['[', ']']) => {
+                return Err(Failure::input(format!(
+                    "'{text}' is no name: write gpu-[1-20] for twenty names"
+                )));
+            }
+            None => names.push(text.clone()),
+            Some((before, digits, numbers, after)) => {
+                names.extend(numbers.take(NAMES_MAX + 1).map(|n| format!("{before}{n:0digits$}{after}")));
+            }
+        }
+        if names.len() > NAMES_MAX {
+            return Err(Failure::input(format!("{NAMES_MAX} names at most: '{text}' means more")));
+        }
+    }
+    Ok(names)
+}
+
+/// Parts of a name with a range: before it, how many digits its numbers have, these, and behind it.
+fn range(text: &str) -> Option<(&str, usize, std::ops::RangeInclusive<u64>, &str)> {
+    let (before, rest) = text.split_once('[')?;
+    let (range, after) = rest.split_once(']')?;
+    let (first, last) = range.split_once('-')?;
+    let number = |digits: &str| {
+        let is_plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        is_plain.then(|| digits.parse().ok()).flatten()
+    };
+    let numbers: std::ops::RangeInclusive<u64> = number(first)?..=number(last)?;
+    let digits = if first.starts_with('0') { first.len() } else { 1 };
+    (!numbers.is_empty() && !after.contains(['[', ']'])).then_some((before, digits, numbers, after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_a_range_are_meant_one_by_one() {
+        let of = |texts: &[&str]| {
+            names(&texts.iter().map(ToString::to_string).collect::<Vec<_>>())
+                .map_err(|failure| failure.message)
+        };
+        assert_eq!(of(&["gpu-1"]).unwrap(), ["gpu-1"]);
+        assert_eq!(
+            of(&["gpu-[9-11].rack", "db"]).unwrap(),
+            ["gpu-9.rack", "gpu-10.rack", "gpu-11.rack", "db"]
+        );
+        assert_eq!(of(&["h[08-10]"]).unwrap(), ["h08", "h09", "h10"]);
+        for wrong in ["h[2-1]", "h[1-", "h]", "h[a-b]", "h[-2]", "h[1-2][3-4]"] {
+            assert!(of(&[wrong]).unwrap_err().contains("gpu-[1-20]"), "{wrong}");
+        }
+        assert!(of(&["h[1-20000]"]).unwrap_err().contains("10000 names at most"));
+        assert!(of(&["h[0-18446744073709551615]"]).is_err());
+    }
 }
