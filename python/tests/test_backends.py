@@ -225,7 +225,7 @@ def test_a_vllm_worker_whose_agent_is_restarted(apart: Cluster, tmp_path: Path, 
         worker.init_transfer_engine(engine_module.InitInfo(topic, app))
         assert len(update(1).have) == 1
     with killed_at_the_end(apart, tmp_path):
-        # Nobody has told the new agent of the topic when this is published.
+        # The new agent has not been told of the topic when this is published.
         assert not update(2).have
         assert len(update(3).have) == 1
         worker.shutdown()

@@ -135,8 +135,8 @@ fn check_musl(triple: &str) -> Result<(), String> {
     }
 }
 
-/// What is not here, each with the command that brings it. A compiler is one that the crates' build scripts
-/// find: by its usual name, or named by a variable.
+/// Parts that are missing, each with the command that brings it. A compiler is one that the crates' build
+/// scripts find: by its usual name, or named by a variable.
 fn missing_for_musl(
     triple: &str,
     has_target: bool,

@@ -10,13 +10,13 @@ const HANG: usize = 2;
 const COLUMN_MIN: usize = 24;
 
 /// Units that stay with the number before them.
-const UNITS: [&str; 17] = [
+const UNITS: [&str; 22] = [
     "B", "KiB", "MiB", "GiB", "TiB", "kB", "MB", "GB", "TB", "PB", "bit/s", "kbit/s", "Mbit/s", "Gbit/s",
-    "s", "ms", "min",
+    "us", "ms", "s", "min", "h", "%", "USD", "W",
 ];
 
-/// A text whose lines have so many columns at most where their words allow it. The rest of a line begins where
-/// its last column does.
+/// A text whose lines have so many columns at most where their words allow it. The rest of a line begins
+/// where its last column does.
 pub(crate) fn folded(text: &str, width: usize) -> String {
     let fitting: Vec<String> = text.lines().map(|line| folded_line(line, width)).collect();
     fitting.join("\n")

@@ -1,7 +1,7 @@
 //! Logs, on standard error.
 
 use crate::args::{LogFormat, LogOptions};
-use crate::exit::Failure;
+use crate::exit::{Failure, without_numbers};
 use crate::screen;
 use polycast_types::{Printable, without_secrets};
 use std::io;
@@ -38,7 +38,7 @@ pub(crate) fn start(options: &LogOptions, is_daemon: bool) -> Result<(), Failure
     })?;
     let lines = fmt::layer().with_writer(|| Above);
     let lines = match options.log_format {
-        LogFormat::Text if is_usual && !is_daemon => lines.fmt_fields(fields()).event_format(Told).boxed(),
+        LogFormat::Text if is_usual && !is_daemon => lines.fmt_fields(people()).event_format(Told).boxed(),
         LogFormat::Text => lines.fmt_fields(fields()).with_ansi(console::colors_enabled_stderr()).boxed(),
         LogFormat::Json => lines.json().boxed(),
     };
@@ -102,6 +102,22 @@ fn parts(text: &str) -> Option<Targets> {
 fn without_requests(wanted: Targets) -> Targets {
     let level = wanted.default_level().unwrap_or(LevelFilter::OFF).min(LevelFilter::WARN);
     wanted.with_targets([("ureq", level), ("ureq_proto", level)])
+}
+
+/// The same for lines of the program's own: a reason stands in brackets, without the system's number for it.
+fn people() -> impl for<'writer> FormatFields<'writer> + Send + Sync + 'static {
+    let field = format::debug_fn(|writer, field, value| {
+        let value = format!("{value:?}");
+        let value = without_secrets(&value);
+        match field.name() {
+            "message" => write!(writer, "{}", Printable(&value)),
+            "error" | "reason" | "why" | "refusal" => {
+                write!(writer, "({})", Printable(&without_numbers(value.to_string())))
+            }
+            name => write!(writer, "{name}={}", Printable(&value)),
+        }
+    });
+    field.delimited(" ")
 }
 
 /// Formats fields. The text of others in them neither begins a line nor moves a cursor.
@@ -191,6 +207,20 @@ mod tests {
             let wanted = without_requests(parts(level).unwrap());
             assert_eq!(wanted.would_enable(part, &asked), is_logged, "{level}: {part} {asked}");
         }
+    }
+
+    #[test]
+    fn a_warning_reads_as_a_sentence_with_its_reason() {
+        let written: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let sink = Arc::clone(&written);
+        let lines = fmt::layer().with_writer(move || Sink(Arc::clone(&sink)));
+        let lines = lines.fmt_fields(people()).event_format(Told);
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), || {
+            let error = io::Error::from_raw_os_error(1);
+            tracing::warn!(%error, receiver = "gpu1", "the offer cannot be announced");
+        });
+        let text = String::from_utf8(written.lock().unwrap().clone()).unwrap();
+        assert!(text.contains("the offer cannot be announced (Operation not permitted) receiver"), "{text}");
     }
 
     /// A name that another host has chosen cannot make up a line of the log, or move the cursor of the

@@ -17,7 +17,8 @@ pub(crate) enum Format {
     Json,
 }
 
-/// Writes a command's result to standard output: the value as JSON, or the text, in lines that fit a terminal.
+/// Writes a command's result to standard output: the value as JSON, or the text in lines that fit a
+/// terminal.
 pub(crate) fn result(format: Format, value: &impl Serialize, text: &str) -> Result<(), Failure> {
     verbatim(format, value, &screen::fit_result(text))
 }

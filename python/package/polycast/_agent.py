@@ -11,10 +11,10 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from polycast import _native
-from polycast._events import Event, Finished, Report, event_of
+from polycast._events import Ending, Event, Finished, Report, event_of
 from polycast._program import StrPath, complete, one_or_more, path_text, place, run_any, run_json
 from polycast._progress import bar_shown, shown
 from polycast._renamed import deadline_is_timeout
@@ -232,38 +232,6 @@ class Part:
     length: int
     verified: tuple[tuple[int, int], ...]
     complete: bool
-
-
-# Begin of the message of a wait that was too short, in src/connection.rs. The agent's own time limits have other messages.
-_NOTHING_YET = "nothing has come in this time"
-
-
-def nothing_yet(error: PolycastError) -> bool:
-    """Returns true if a wait was too short, which ends nothing."""
-    return isinstance(error, TimedOut) and str(error).startswith(_NOTHING_YET)
-
-
-class _Events(Protocol):
-    def next(self, timeout: float | None) -> str | None: ...
-
-
-class Ending:
-    """The error that has ended a stream of events. After one, the stream itself says only that it has ended, as it does after the last
-    event."""
-
-    def __init__(self) -> None:
-        self._error: PolycastError | None = None
-
-    def next(self, events: _Events, timeout: float | None) -> str | None:
-        """Returns the next event, or `None` after the last. Raises the error that has ended the events, each time."""
-        if self._error is not None:
-            raise self._error
-        try:
-            return events.next(timeout)
-        except PolycastError as error:
-            if not nothing_yet(error):
-                self._error = error
-            raise
 
 
 class Watch(Iterator[Part]):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
+
+from polycast.errors import PolycastError, TimedOut
 
 
 @dataclass(frozen=True)
@@ -113,3 +115,35 @@ def event_of(text: str) -> Event:
             return Finished(Report.of(document["report"]))
         case other:
             raise AssertionError(f"the extension gives an event '{other}'")
+
+
+# Begin of the message of a wait that was too short, in src/connection.rs. The agent's own time limits have other messages.
+_NOTHING_YET = "nothing has come in this time"
+
+
+def nothing_yet(error: PolycastError) -> bool:
+    """Returns true if a wait was too short, which ends nothing."""
+    return isinstance(error, TimedOut) and str(error).startswith(_NOTHING_YET)
+
+
+class _Source(Protocol):
+    def next(self, timeout: float | None) -> str | None: ...
+
+
+class Ending:
+    """The error that has ended a stream of events. After one, the stream itself says only that it has ended, as it does after the last
+    event."""
+
+    def __init__(self) -> None:
+        self._error: PolycastError | None = None
+
+    def next(self, events: _Source, timeout: float | None) -> str | None:
+        """Returns the next event, or `None` after the last. Raises the error that has ended the events, each time."""
+        if self._error is not None:
+            raise self._error
+        try:
+            return events.next(timeout)
+        except PolycastError as error:
+            if not nothing_yet(error):
+                self._error = error
+            raise

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import ParamSpec, Protocol, TypeVar
 
 from polycast import _agent, _native
-from polycast._agent import LOOK_S, SLOW, Object, Part, Published, SetFile, Status, Version, nothing_yet, unnamed, until
-from polycast._events import Event, Finished, Report
+from polycast._agent import LOOK_S, SLOW, Object, Part, Published, SetFile, Status, Version, unnamed, until
+from polycast._events import Event, Finished, Report, nothing_yet
 from polycast._program import StrPath, complete, place
 from polycast._renamed import deadline_is_timeout
 from polycast.errors import Closed, TimedOut, TransferFailed
