@@ -5,6 +5,7 @@ use super::{Ending, connect, describe_path, runtime};
 use crate::args::cluster::LocalArgs;
 use crate::exit::{Exit, Failure, without_numbers};
 use crate::output::{self, Format};
+use crate::screen;
 use console::Term;
 use polycast_api::agent::transfer::Direction;
 use polycast_api::agent::{Rest, StatusResponse};
@@ -33,7 +34,8 @@ pub(super) fn watch(local: &LocalArgs, format: Format) -> Result<Exit, Failure> 
                 // A terminal that is gone shows nothing.
                 let _ = terminal.clear_last_lines(shown);
             }
-            // No line may wrap: it would not be cleared.
+            // No line may be wrapped by the terminal: it would not be cleared.
+            let text = screen::fit_result(&text);
             let width = terminal.size_checked().map_or(usize::MAX, |(_, columns)| columns.into());
             let lines: Vec<_> = text.lines().map(|line| console::truncate_str(line, width, "..")).collect();
             shown = lines.len();
