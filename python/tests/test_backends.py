@@ -121,6 +121,14 @@ def answers(where: Path) -> bool:
         return False
 
 
+def known_to_the_manager(socket: Path) -> None:
+    """Returns when the manager has heard what an agent has said so far: it takes an agent's words in their order, and answers this one."""
+    with polycast.Agent(socket) as one:
+        data_id = new_number()
+        one.add(data_id, __file__)
+        one.publish(f"word-{uuid.uuid4()}", data_id)
+
+
 @contextlib.contextmanager
 def killed_at_the_end(cluster: Cluster, folder: Path) -> Iterator[None]:
     """An agent that listens at `agent.sock` in a folder. After it another one can begin there."""
@@ -149,6 +157,7 @@ def test_a_host_whose_agent_is_restarted(apart: Cluster, tmp_path: Path, asks: s
         trainer.add(data_id, [("w", torch.full((50_000,), float(step), dtype=torch.bfloat16))], {})
         if step == 1 or (step == 3 and asks != "only for the version"):
             rollout.subscribe()
+            known_to_the_manager(socket)
         published = trainer.commit(data_id, step, 20)
         if step != 2:
             found = asyncio.run(rollout.wait(data_id, f"version {step}", HANG_S))
