@@ -7,7 +7,7 @@ use crate::report::{Axis, Figure, Outcome, Series};
 
 /// The paper's T, in milliseconds, for which it prints numbers.
 const PAPERS_T_MS: f64 = 1.0;
-/// What it prints: the time until messages come again, and the part of them that is lost.
+/// Figures that it prints: the time until messages come again, and the part of them that is lost.
 const FAILOVER_MS: f64 = 1.04;
 const LOST_PERCENT: f64 = 0.18;
 

@@ -24,7 +24,7 @@ const LINE: Rate = Rate(10_000_000_000);
 const SESSION_RATE: Rate = Rate(5_000_000_000);
 const HOP: Duration = Duration::from_micros(2);
 
-/// What has left a sender.
+/// Bytes and packets that have left a sender.
 struct Sent {
     /// Bytes on its link.
     bytes: f64,

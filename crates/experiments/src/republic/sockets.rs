@@ -4,7 +4,7 @@ use crate::Row;
 use crate::lab::Seen;
 use crate::report::Outcome;
 
-/// What the paper prints: the mean response, and one over it.
+/// Figures that the paper prints: the mean response, and one over it.
 const RESPONSE_MS: f64 = 1.36;
 const REQUESTS_PER_S: f64 = 735.0;
 /// Agents, and the receivers of a request: the paper's.
@@ -12,7 +12,7 @@ pub const AGENTS: u32 = 40;
 /// Receivers of a request.
 pub const RECEIVERS: u32 = 16;
 
-/// What agents have seen of a manager.
+/// A manager's answers as agents have seen them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ManagerSeen {
     /// Requests a second at even times, all agents together, of the first measurement.

@@ -161,7 +161,7 @@ fn shared_s(options: &Options) -> f64 {
     if options.quick { 0.06 } else { FAIR_FROM_S + 2.0 * WINDOW_S }
 }
 
-/// What groups that share links have got.
+/// Results of groups that share links.
 struct Concurrent {
     /// Mean throughput of a group in the second half of the time, in Gbit/s.
     gbps: f64,
@@ -205,7 +205,7 @@ const WINDOW_S: f64 = 0.5;
 /// "close to fair-share": a flow that has lost a fifth is not close.
 const FAIR: (f64, f64) = (80.0, 0.95);
 
-/// How evenly links were shared, over windows.
+/// Evenness of the shares of links, over windows.
 #[derive(Clone, Copy, Debug)]
 struct Fairness {
     /// Least share of a flow in a window, of its fair share.
@@ -336,8 +336,8 @@ const STAGGER_S: f64 = 1.5;
 /// Time between two points of the curves.
 const STEP_S: f64 = 0.1;
 
-/// What the links to servers that are no source have brought of each flow, by step of the paper's time, in
-/// Gbit/s; and the bed after it.
+/// Rates of each flow over the links to servers that are no source, by step of the paper's time, in Gbit/s;
+/// and the bed after it.
 fn staggered(scale: f64, options: &Options) -> Result<(Bed, Vec<[f64; 4]>), ItemError> {
     let (bytes, step_s) = ((4e9 / scale) as u64, STEP_S / scale);
     let mut bed = Bed::new(options.seed);

@@ -221,9 +221,9 @@ fn unrecoverable_part(network: &Shufflecast) -> f64 {
 #[derive(Default)]
 struct Tried {
     sets: u32,
-    /// Those after which some ToR gets nothing from any other.
+    /// Sets after which some ToR gets nothing from any other.
     unfed: u32,
-    /// Those after which some source misses some ToR.
+    /// Sets after which some source misses some ToR.
     cut: u32,
 }
 
@@ -264,15 +264,16 @@ fn unrecoverable() -> Vec<Row> {
             Row::new(name, None, 100.0 * f64::from(sets) / f64::from(tried.sets), "%")
         };
         let said = format!("the paper's formula has {formula:.4} %");
-        let unfed = row("after which nobody reaches some ToR", tried.unfed);
+        let unfed = row("after which no source reaches some ToR", tried.unfed);
         rows.push(unfed.note(said.clone()).between(0.9999 * formula, 1.0001 * formula));
-        let cut = row("after which somebody misses some ToR", tried.cut).at_most(1.0001 * formula);
+        let cut = row("after which some source misses a ToR", tried.cut).at_most(1.0001 * formula);
         rows.push(cut.note(format!(
             "{said}: it counts relays that feed the same ToRs, and not the p that follow a source"
         )));
     }
     for (p, k) in [(4, 4), (8, 3)] {
-        let name = format!("{p},{k}-Shufflecast, failures of {p} relays after which nobody reaches some ToR");
+        let name =
+            format!("{p},{k}-Shufflecast, failures of {p} relays after which no source reaches some ToR");
         let part = unrecoverable_part(&network(p, k));
         rows.push(Row::new(name, None, 100.0 * part, "%").note("by the paper's formula"));
     }
@@ -558,7 +559,7 @@ mod tests {
         assert_eq!(holds, [true, false, true, false, true, false], "{rows:?}");
     }
 
-    /// What the paper prints without a size is drawn as far as there are networks, and no farther.
+    /// A value that the paper prints without a size is drawn as far as there are networks, and no farther.
     #[test]
     fn the_papers_limits_end_where_the_networks_do() {
         for figure in [power().figures.swap_remove(0), cost().figures.swap_remove(0)] {

@@ -108,7 +108,7 @@ impl PendingTable {
     }
 
     /// An interest that only the source may answer has just joined the ones for a name. Returns true if it is
-    /// to be sent on nevertheless, once: what the others wait for may have been sent by a way that has failed.
+    /// to be sent on nevertheless, once: the others' interest may have left by a way that has failed.
     pub(super) fn ask_source(&mut self, now: Time, name: Name) -> bool {
         let Some(slot) = self.entries.find(name) else { return false };
         let entry = self.entries.value_mut(slot);

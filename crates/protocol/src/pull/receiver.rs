@@ -42,8 +42,8 @@ const OPEN_PER_CREDIT: usize = 8;
 /// loss by chance, however often, is no cut: other packets come.
 const CUT_OFF_TRIES: u32 = 2;
 
-/// Every other time, one that was cut off asks as always. After so many answers to that alone it goes on where
-/// it was: a node of an older version drops the source's word.
+/// Number of answers that any store may have given after which one that was cut off goes on where it was: a
+/// node of an older version drops the source's word. Every other request is such a one.
 const PLAIN_ANSWERS: u32 = 2;
 
 /// Settings of a receiver.
@@ -444,8 +444,8 @@ impl Receiver {
         tree.open.len() - tree.lost < credits && tree.open.len() < credits * OPEN_PER_CREDIT
     }
 
-    /// A tree may have gone on without this receiver. What it was asked for is a part of the gap: nodes on the
-    /// way still wait for it by the way that has failed, and would hold credits for a while.
+    /// A tree may have gone on without this receiver. What it was asked for is a part of the gap: nodes still
+    /// wait for it by the way that has failed, and it would hold credits for a while.
     fn cut_off(&mut self, number: usize) {
         let tree = &mut self.trees[number];
         (tree.cut_off, tree.plain) = (true, 0);

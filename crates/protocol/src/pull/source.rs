@@ -392,7 +392,7 @@ impl Source {
         }
     }
 
-    /// The place of a tree, for a receiver that was cut off: the furthest packet that any other has asked for.
+    /// Returns the place of a tree, for one that was cut off: the furthest packet that others asked for.
     fn place(&self, number: usize, front: u64) -> Decision {
         let blocks = self.config.blocks;
         let Some(block) = self.trees[number].block else { return Decision::End };
