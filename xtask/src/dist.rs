@@ -108,6 +108,9 @@ fn build(fixed: bool) -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(["build", "--locked", "--profile", "dist", "--package", "polycast"]);
+    if let Some(commit) = commit(Path::new(".")) {
+        command.env("POLYCAST_COMMIT", commit);
+    }
     let mut folder =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     if fixed {
@@ -118,6 +121,18 @@ fn build(fixed: bool) -> Result<PathBuf, String> {
     }
     must(&mut command)?;
     Ok(folder.join("dist/polycast"))
+}
+
+/// The short name of the commit that a checkout is at, with `-changed` where files of it have been changed;
+/// `None` outside of one.
+fn commit(folder: &Path) -> Option<String> {
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").current_dir(folder).args(arguments).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
+    };
+    let name = git(&["rev-parse", "--short=10", "HEAD"])?;
+    let is_changed = !git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
+    Some(name + if is_changed { "-changed" } else { "" })
 }
 
 /// Looks for what a program with musl inside takes, before half of it is built without.
@@ -233,6 +248,29 @@ mod tests {
         for (from, _) in FILES {
             assert!(root.join(from).is_file(), "{from}");
         }
+    }
+
+    #[test]
+    fn a_program_is_of_a_commit_or_of_one_that_was_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let git = |arguments: &[&str]| {
+            let who = ["-c", "user.name=n", "-c", "user.email=n@localhost", "-c", "commit.gpgsign=false"];
+            let mut command = Command::new("git");
+            command.current_dir(folder.path()).args(who).args(arguments);
+            assert!(command.output().is_ok_and(|output| output.status.success()), "{arguments:?}");
+        };
+        assert_eq!(commit(folder.path()), None);
+        git(&["init", "-q"]);
+        assert_eq!(commit(folder.path()), None, "without a commit");
+        fs::write(folder.path().join("a"), "1").unwrap();
+        git(&["add", "a"]);
+        git(&["commit", "-qm", "a"]);
+        let name = commit(folder.path()).unwrap();
+        assert!(name.len() >= 10 && name.bytes().all(|byte| byte.is_ascii_hexdigit()), "{name}");
+        fs::write(folder.path().join("b"), "not of it").unwrap();
+        assert_eq!(commit(folder.path()).as_ref(), Some(&name));
+        fs::write(folder.path().join("a"), "2").unwrap();
+        assert_eq!(commit(folder.path()), Some(name + "-changed"));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 mod args;
 mod cancel;
 mod commands;
+mod commit;
 #[cfg(all(test, feature = "pages", feature = "research"))]
 mod documents;
 mod exit;

@@ -518,8 +518,10 @@ pub(super) fn after_help() -> String {
 
 /// The version, and what is in this build.
 pub(super) fn version() -> &'static str {
-    static VERSION: LazyLock<String> =
-        LazyLock::new(|| format!("{} ({})", env!("CARGO_PKG_VERSION"), contents()));
+    static VERSION: LazyLock<String> = LazyLock::new(|| {
+        let commit = crate::commit::COMMIT.map(|commit| format!("commit {commit}; ")).unwrap_or_default();
+        format!("{} ({commit}{})", env!("CARGO_PKG_VERSION"), contents())
+    });
     &VERSION
 }
 

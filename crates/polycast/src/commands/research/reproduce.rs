@@ -18,6 +18,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::cancel;
+use crate::commit::COMMIT;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use crate::table::Table;
@@ -120,13 +121,18 @@ fn about() -> Vec<(&'static str, String)> {
     let arguments = std::env::args().skip(1);
     let command = arguments.fold("polycast".to_string(), |command, argument| command + " " + &argument);
     vec![
-        ("version", format!("polycast {}", env!("CARGO_PKG_VERSION"))),
+        ("version", format!("polycast {}, {}", env!("CARGO_PKG_VERSION"), built_from())),
         ("date", now()),
         ("processor", processor),
         ("cores", cores.to_string()),
         ("kernel", system),
         ("command", command),
     ]
+}
+
+/// Source of this program, as far as it knows it.
+fn built_from() -> String {
+    COMMIT.map_or_else(|| "built without a commit's name".to_string(), |commit| format!("commit {commit}"))
 }
 
 /// The time in UTC.
