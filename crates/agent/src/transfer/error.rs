@@ -83,8 +83,8 @@ pub enum TransferError {
     NoAnswer(Duration),
     /// The connection to the source ended in mid-transfer.
     #[error(
-        "the source went away with {verified} of {total} bytes verified: {}; what is verified is kept for another try",
-        Printable(reason)
+        "the source went away with {} of {} verified: {}; what is verified is kept for another try",
+        format_bytes(*verified), format_bytes(*total), Printable(reason)
     )]
     SourceLost {
         /// Bytes verified by then.

@@ -494,13 +494,15 @@ impl Roster {
         self.places().saturating_sub(taken as u32)
     }
 
-    /// Places of counted receivers for which one is waited: none has come for them, or one that was lost. One
-    /// that has said that it cannot receive is not waited for.
+    /// Places of counted receivers for which one is waited: none has come for them, or one that was lost, or
+    /// that left though it was ready, as when its user ends it. One that has said that it cannot receive is
+    /// not waited for.
     fn vacant(&self) -> u32 {
         let (Expected::Count(count) | Expected::AtLeast(count)) = self.config.expected else { return 0 };
         let is_lost =
             |why: &Why| matches!(why, Why::WentAway | Why::Broken(_) | Why::NotReady(_) | Why::Unproven);
-        let lost = |entry: &&Entry| entry.failure().is_some_and(is_lost);
+        let has_left = |entry: &Entry, why: &Why| matches!(why, Why::Said(_)) && entry.joins > 0;
+        let lost = |entry: &&Entry| entry.failure().is_some_and(|why| is_lost(why) || has_left(entry, why));
         count.saturating_sub((self.entries.len() - self.entries.iter().filter(lost).count()) as u32)
     }
 

@@ -276,8 +276,8 @@ fn a_source_that_serves_goes_on_until_it_is_told_to_end() {
     assert!(outputs(&mut both, ms(2)).contains(&Output::Start));
 }
 
-/// One that cannot take the object is not waited for; one that was lost before it was ready leaves its place
-/// to another.
+/// One that cannot take the object is not waited for; one that was lost, or was ready and leaves before the
+/// start, leaves its place to another.
 #[test]
 fn a_place_is_free_again_when_a_counted_receiver_is_lost() {
     let mut roster = Roster::new(ms(0), config(Expected::Count(2), Verdicts::Sender));
@@ -294,6 +294,15 @@ fn a_place_is_free_again_when_a_counted_receiver_is_lost() {
     join(&mut roster, ms(4), 3, "a");
     assert!(outputs(&mut roster, ms(4)).contains(&Output::Start));
     assert_eq!(roster.entries().map(|entry| entry.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    // One whose user ends it while it waits says so.
+    let mut roster = Roster::new(ms(0), config(Expected::Count(2), Verdicts::Sender));
+    join(&mut roster, ms(1), 1, "a");
+    let cancelled = Control::Refuse("cancelled");
+    roster.handle(ms(2), Input::Frame { guest: GuestId(1), control: &cancelled });
+    join(&mut roster, ms(3), 2, "b");
+    assert!(!outputs(&mut roster, ms(3)).contains(&Output::Start), "a's place is free, and is waited for");
+    join(&mut roster, ms(4), 3, "a");
+    assert!(outputs(&mut roster, ms(4)).contains(&Output::Start));
 }
 
 #[test]
