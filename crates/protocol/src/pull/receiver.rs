@@ -617,12 +617,19 @@ impl Receiver {
 
     /// The next packet to ask for in a tree that has credit.
     fn choose(&mut self, number: usize) -> Option<u64> {
-        // The source's word on a packet of another block tells nothing of this tree.
-        if self.trees[number].cut_off
-            && self.trees[number].block.is_some()
-            && let Some(sn) = self.choose_of_object(number)
-        {
-            return Some(sn);
+        // The source's word on a packet of another block tells nothing of this tree, and the node's forwarder
+        // gives one answer to what two trees ask for: that of the other tree may come first.
+        if self.trees[number].cut_off && self.trees[number].block.is_some() {
+            while let Some(sn) = self.choose_of_object(number) {
+                if !self.is_open(sn) {
+                    return Some(sn);
+                }
+                // The last packet of the block tells where the tree goes on: it is asked for all the same.
+                if sn + 1 == self.trees[number].end {
+                    self.trees[number].asked_last = false;
+                    break;
+                }
+            }
         }
         while let Some(sn) = self.redo.first() {
             self.redo.remove(sn..sn + 1);
