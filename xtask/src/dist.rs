@@ -29,7 +29,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
 ];
 
 /// Files that are taken as they are.
-const FILES: [(&str, &str); 12] = [
+const FILES: [(&str, &str); 21] = [
     ("packaging/polycast-agent.service", "usr/lib/systemd/system/polycast-agent.service"),
     ("packaging/polycast-manager.service", "usr/lib/systemd/system/polycast-manager.service"),
     ("packaging/polycast-label-switch.service", "usr/lib/systemd/system/polycast-label-switch.service"),
@@ -42,6 +42,15 @@ const FILES: [(&str, &str); 12] = [
     ("README.md", "usr/share/doc/polycast/README.md"),
     ("CHANGELOG.md", "usr/share/doc/polycast/CHANGELOG.md"),
     ("LICENSE", "usr/share/doc/polycast/copyright"),
+    ("docs/scenarios/bcube-pull.toml", "usr/share/doc/polycast/scenarios/bcube-pull.toml"),
+    ("docs/scenarios/blast.toml", "usr/share/doc/polycast/scenarios/blast.toml"),
+    ("docs/scenarios/circuits.toml", "usr/share/doc/polycast/scenarios/circuits.toml"),
+    ("docs/scenarios/found-out.toml", "usr/share/doc/polycast/scenarios/found-out.toml"),
+    ("docs/scenarios/pull-repaired.toml", "usr/share/doc/polycast/scenarios/pull-repaired.toml"),
+    ("docs/scenarios/rack-push.toml", "usr/share/doc/polycast/scenarios/rack-push.toml"),
+    ("docs/scenarios/spine-fails.toml", "usr/share/doc/polycast/scenarios/spine-fails.toml"),
+    ("docs/scenarios/splitters.toml", "usr/share/doc/polycast/scenarios/splitters.toml"),
+    ("docs/scenarios/transfers.toml", "usr/share/doc/polycast/scenarios/transfers.toml"),
 ];
 
 /// Runs the task.
@@ -248,6 +257,8 @@ mod tests {
         for (from, _) in FILES {
             assert!(root.join(from).is_file(), "{from}");
         }
+        let samples = fs::read_dir(root.join("docs/scenarios")).unwrap().count();
+        assert_eq!(FILES.iter().filter(|(from, _)| from.starts_with("docs/scenarios/")).count(), samples);
     }
 
     #[test]

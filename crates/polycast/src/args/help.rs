@@ -472,10 +472,10 @@ A scenario:
   receivers = \"all\"
   bytes = \"16M\"
 
-docs/simulation.md lists all keys, docs/scenarios/ has more samples.
+docs/simulation.md lists all keys. More samples are in docs/scenarios, and in packages in /usr/share/doc/polycast/scenarios.
 
 Examples:
-  polycast simulate docs/scenarios/spine-fails.toml
+  polycast simulate /usr/share/doc/polycast/scenarios/spine-fails.toml
   polycast simulate scenario.toml --seed 7 --json
   polycast simulate scenario.toml --series run.csv --interval 100us
   polycast simulate scenario.toml --sweep links.queue=64K,256K,1M --sweep seed=1,2,3 --out queues.csv

@@ -4,6 +4,7 @@ use super::{connect, in_session, runtime};
 use crate::args::cluster::objects::PinArgs;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
+use polycast_types::Printable;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -26,7 +27,10 @@ pub(super) fn run(args: &PinArgs, pinned: bool, format: Format) -> Result<Exit, 
     let what = if pinned { "stays" } else { "may go like others" };
     let mut text = String::new();
     for object in &objects {
-        let _ = writeln!(text, "{} {what}", object["object"].as_str().unwrap_or_default());
+        // A name is what people know an object by; not every object has one.
+        let called = ["name", "object"].map(|key| object[key].as_str().unwrap_or_default());
+        let called = called.into_iter().find(|called| !called.is_empty()).unwrap_or_default();
+        let _ = writeln!(text, "{} {what}", Printable(called));
     }
     output::result(format, &json!({ "objects": objects }), &text)?;
     Ok(Exit::Done)

@@ -25,20 +25,31 @@ pub(super) fn rm(args: &RmArgs, format: Format) -> Result<Exit, Failure> {
         for which in &args.which {
             match which.among(&listed) {
                 Ok(ids) => {
+                    // Of several that have one name, each by its number.
+                    let is_one = ids.len() == 1;
                     for id in ids {
-                        outcomes.push((id.to_string(), remove(&args.local, id).await));
+                        let called = if is_one { which.to_string() } else { id.to_string() };
+                        outcomes.push(Removed {
+                            object: id.to_string(),
+                            called,
+                            outcome: remove(&args.local, id).await,
+                        });
                     }
                 }
-                Err(failure) => outcomes.push((which.to_string(), Err(failure))),
+                Err(failure) => outcomes.push(Removed {
+                    object: which.to_string(),
+                    called: which.to_string(),
+                    outcome: Err(failure),
+                }),
             }
         }
         Ok::<_, Failure>(outcomes)
     })?;
     match <[_; 1]>::try_from(outcomes) {
-        Ok([(object, outcome)]) => {
+        Ok([Removed { object, called, outcome }]) => {
             outcome?;
             let document = json!({ "object": object, "removed": true });
-            output::result(format, &document, &format!("removed {object}"))?;
+            output::result(format, &document, &format!("removed {called}"))?;
             Ok(Exit::Done)
         }
         Err(outcomes) => removed(&outcomes, format),
@@ -49,18 +60,27 @@ async fn remove(local: &LocalArgs, id: ObjectId) -> Result<(), Failure> {
     in_session(local, id.app, async |session| Ok(session.delete(id.data).await?)).await
 }
 
+/// An object that was to be removed, and what people call it.
+struct Removed {
+    object: String,
+    called: String,
+    outcome: Result<(), Failure>,
+}
+
 /// Says what has become of several objects.
-fn removed(outcomes: &[(String, Result<(), Failure>)], format: Format) -> Result<Exit, Failure> {
+fn removed(outcomes: &[Removed], format: Format) -> Result<Exit, Failure> {
     let error = |outcome: &Result<(), Failure>| outcome.as_ref().err().map(|failure| failure.message.clone());
     let objects: Vec<Value> = outcomes
         .iter()
-        .map(|(object, outcome)| json!({ "object": object, "removed": outcome.is_ok(), "error": error(outcome) }))
+        .map(|Removed { object, outcome, .. }| {
+            json!({ "object": object, "removed": outcome.is_ok(), "error": error(outcome) })
+        })
         .collect();
-    let all = outcomes.iter().all(|(_, outcome)| outcome.is_ok());
+    let all = outcomes.iter().all(|one| one.outcome.is_ok());
     let mut text = String::new();
-    for (object, outcome) in outcomes {
+    for Removed { called, outcome, .. } in outcomes {
         match error(outcome) {
-            None => drop(writeln!(text, "removed {object}")),
+            None => drop(writeln!(text, "removed {called}")),
             Some(error) => output::say(&format!("error: {error}")),
         }
     }
