@@ -13,6 +13,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 
+/// A wait for the source is told from this on.
+const WAIT_FROM_S: f64 = 0.5;
+
 /// Paths at which receivers of this process have put their copies, by their names.
 pub(crate) type Copies = BTreeMap<String, PathBuf>;
 
@@ -29,7 +32,9 @@ pub(crate) struct Acceptance {
     pub bytes: u64,
     /// From the first contact with the source to the end.
     pub seconds: f64,
-    /// Bits of the object a second.
+    /// Seconds of these before the first bytes came: the source waits for its receivers.
+    pub waited_s: f64,
+    /// Bits of the object a second from then on.
     pub goodput_bps: f64,
     /// Always so: what is not verified is never accepted.
     pub verified: bool,
@@ -132,7 +137,7 @@ pub(crate) fn text(delivery: &Delivery, copies: &Copies) -> String {
     let how = match verified {
         0 => format!(" over {}", report.fabric),
         _ if report.receivers.iter().all(had_it) => ": nothing had to be sent".to_string(),
-        _ => format!("{} over {}", rate(delivery.goodput_bps, report.seconds), report.fabric),
+        _ => format!("{} over {}", rate(came(report), report.seconds), report.fabric),
     };
     let mut text = format!(
         "{} ({}) to {verified} of {} receivers in {}{how}\n",
@@ -179,13 +184,15 @@ pub(crate) fn text(delivery: &Delivery, copies: &Copies) -> String {
 
 impl From<Received> for Acceptance {
     fn from(received: Received) -> Self {
+        let came_s = received.seconds - received.waited;
         Acceptance {
             object: received.object.to_string(),
             name: received.name,
             kind: kind_name(received.kind),
             bytes: received.bytes,
             seconds: received.seconds,
-            goodput_bps: goodput_bps(received.bytes, received.seconds),
+            waited_s: received.waited,
+            goodput_bps: goodput_bps(received.bytes, came_s),
             verified: true,
             patched_bytes: received.patched_bytes,
             spared_bytes: received.spared_bytes,
@@ -206,12 +213,17 @@ impl Acceptance {
             let (name, len) = (Printable(&self.name), format_bytes(self.bytes));
             return format!("{name} ({len}) is up to date: {}\nBLAKE3 {}\n", self.path.display(), self.root);
         }
+        let waited = match self.waited_s >= WAIT_FROM_S {
+            true => format!(", after {} of waiting", seconds(self.waited_s)),
+            false => String::new(),
+        };
+        let came_s = self.seconds - self.waited_s;
         let mut text = format!(
-            "{} ({}) verified in {}{}: {}\n",
+            "{} ({}) verified in {}{waited}{}: {}\n",
             Printable(&self.name),
             format_bytes(self.bytes),
-            seconds(self.seconds),
-            rate(self.goodput_bps, self.seconds),
+            seconds(came_s),
+            rate(self.bytes.saturating_sub(self.spared_bytes), came_s),
             self.path.display(),
         );
         if self.patched_bytes > 0 {
@@ -228,9 +240,19 @@ impl Acceptance {
     }
 }
 
-/// `, 9.41 Gbit/s`; nothing where the time was too short for a rate to mean anything.
-fn rate(bps: f64, seconds: f64) -> String {
-    if seconds < RATE_FROM.as_secs_f64() { String::new() } else { format!(", {}", format_rate(bps)) }
+/// `, 9.41 Gbit/s`, of bytes that came; nothing where none did, or the time was too short for a rate to mean
+/// anything.
+fn rate(came: u64, seconds: f64) -> String {
+    if came == 0 || seconds < RATE_FROM.as_secs_f64() {
+        return String::new();
+    }
+    format!(", {}", format_rate(goodput_bps(came, seconds)))
+}
+
+/// The most that came to one of the receivers: what it had already did not travel.
+fn came(report: &Report) -> u64 {
+    let verified = report.receivers.iter().filter(|receiver| receiver.verified);
+    verified.map(|receiver| report.bytes.saturating_sub(receiver.spared_bytes)).max().unwrap_or(0)
 }
 
 /// Copies of the object that left its host, and those that did not have to: `1 copy left this host, 7 were
@@ -322,8 +344,8 @@ mod tests {
             (vec![receiver(true, 0)], "1 of 1 receivers in 1.00 s, 8.19 kbit/s over ip-multicast"),
             (vec![receiver(true, 1_024)], "1 of 1 receivers in 1.00 s: nothing had to be sent"),
             (
-                vec![receiver(true, 1_024), receiver(true, 9)],
-                "2 of 2 receivers in 1.00 s, 8.19 kbit/s over ip-multicast",
+                vec![receiver(true, 1_024), receiver(true, 24)],
+                "2 of 2 receivers in 1.00 s, 8.00 kbit/s over ip-multicast",
             ),
             (vec![receiver(false, 0)], "0 of 1 receivers in 1.00 s over ip-multicast"),
         ] {

@@ -124,6 +124,31 @@ fn a_killed_agent_is_named_and_the_others_finish() {
     assert!(sent.stderr.contains("b failed"), "{}", sent.stderr);
 }
 
+/// A supervisor starts an agent again that was killed: the transfer that it was in goes on for it as well.
+#[test]
+fn an_agent_that_is_started_again_gets_the_rest() {
+    // It takes three seconds.
+    let mut cluster = Cluster::with("[ip-multicast]\nrate = '160mbit'\n", &["a", "b", "c"]);
+    let file = cluster.place.file("f", &noise(60_000_000));
+    let sending = cluster.begin("a", &["send", &file, "--to", "b,c", "--id", "1"]);
+    let has_some = |s: &serde_json::Value| s["transfers"][0]["verified_bytes"].as_u64() > Some(10_000_000);
+    cluster.await_status("b", has_some);
+    cluster.agents[1].kill();
+    let address = cluster.managers[0].address().to_string();
+    let port = cluster.agents[1].control_port();
+    cluster.agents[1] = Daemon::agent_with(&cluster.place, &address, "b", &["--port", &port]);
+    let sent = end(sending);
+    assert_eq!(sent.status, 0, "{}", sent.stderr);
+    for receiver in sent.json()["receivers"].as_array().unwrap() {
+        assert_eq!(receiver["verified"], true, "{receiver}");
+        let had = receiver["spared_bytes"].as_u64().unwrap();
+        assert_eq!(had > 5_000_000, receiver["name"] == "b", "what it had is not sent again: {receiver}");
+    }
+    let out = cluster.place.path("out");
+    assert_eq!(cluster.at("b", &["get", "1", "--out", &out]).status, 0);
+    assert!(std::fs::read(out).unwrap() == std::fs::read(&file).unwrap());
+}
+
 #[test]
 fn a_cancelled_send_leaves_its_id_free() {
     // It would take 40 s.

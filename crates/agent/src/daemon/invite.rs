@@ -241,6 +241,11 @@ impl Remarks {
 impl Sources {
     /// Says now and then that invitations are turned down.
     fn note_turned_down(&self, invitation: &Invitation, reason: &str) {
+        if invitation.delta.is_some() {
+            // The object itself follows.
+            tracing::info!(object = %invitation.object, %reason, "a delta is of no use here");
+            return;
+        }
         let mut remarks = self.turned_down.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(so_far) = remarks.count(Instant::now()) {
             let (object, source) = (invitation.object, invitation.source);

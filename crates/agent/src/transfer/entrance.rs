@@ -190,7 +190,10 @@ impl Calls {
                     return Some((name, why));
                 }
                 Ok((name, Err(NotJoining::Refuses(why)))) => {
-                    tracing::warn!(receiver = %name, %why, "not joining");
+                    match self.invitation.delta {
+                        Some(_) => tracing::info!(receiver = %name, %why, "takes no delta"),
+                        None => tracing::warn!(receiver = %name, %why, "not joining"),
+                    }
                     self.answered(&name);
                     return Some((name, why));
                 }

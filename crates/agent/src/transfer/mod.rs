@@ -438,6 +438,8 @@ pub struct Received {
     pub path: PathBuf,
     /// Seconds from the first contact with the source.
     pub seconds: f64,
+    /// Seconds of these before the first bytes came: the source waits for its receivers.
+    pub waited: f64,
     /// Bytes that came as patches.
     pub patched_bytes: u64,
     /// Bytes that were here already, of an older version or an earlier try, and were not sent.

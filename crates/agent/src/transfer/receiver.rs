@@ -196,6 +196,8 @@ struct Run {
     unhashed: BTreeMap<u64, (UpstreamId, Block)>,
     rack: Rack,
     begun: bool,
+    /// Time when something of the object first came.
+    came_at: Option<Time>,
     committed_at: Option<Time>,
     /// Data that is here already, until it has been checked.
     looking: Option<Looking>,
@@ -255,6 +257,7 @@ impl Run {
             unhashed: BTreeMap::new(),
             rack: Rack::Alone,
             begun: false,
+            came_at: None,
             committed_at: None,
             looking: None,
             spared_bytes: 0,
@@ -305,6 +308,7 @@ impl Run {
             if ready.source {
                 self.read_source()?;
             }
+            self.note_first(&ready);
             let looks = self.look()?;
             self.turn_exchange(&ready.candidates)?;
             if ready.strangers {
@@ -337,6 +341,14 @@ impl Run {
                 return Ok(received);
             }
             ready = self.wait(looks)?;
+        }
+    }
+
+    /// Notes when the first bytes come.
+    fn note_first(&mut self, ready: &Ready) {
+        let is_some = || ready.data || !ready.candidates.is_empty() || self.machine.verified_bytes() > 0;
+        if self.begun && self.came_at.is_none() && is_some() {
+            self.came_at = Some(self.clock.now());
         }
     }
 
@@ -379,6 +391,7 @@ impl Run {
             root: self.root.map(|root| hex(&root)).unwrap_or_default(),
             path: self.target.clone(),
             seconds: Duration(self.committed_at?.0).as_secs_f64(),
+            waited: self.came_at.map_or(0.0, |at| Duration(at.0).as_secs_f64()),
             patched_bytes: self.machine.patched_bytes(),
             spared_bytes: self.spared_bytes,
             corrupt_groups: self.machine.corrupt_groups(),

@@ -79,6 +79,7 @@ impl Engine for Lingers {
             root,
             path,
             seconds: 0.1,
+            waited: 0.0,
             patched_bytes: 0,
             spared_bytes: 0,
             corrupt_groups: 0,

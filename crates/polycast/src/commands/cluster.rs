@@ -374,10 +374,10 @@ fn send_once(args: &SendArgs, object: Named, again: bool, format: Format) -> Res
         } else {
             add().await.map_err(taken)?
         };
-        output::say(&how_to_get(ObjectId { app, data }, &object.name));
+        let how = how_to_get(ObjectId { app, data }, &object.name);
         let progress = Progress::start(&format!("waiting for a path for {}", object.name));
         let outcome = tokio::select! {
-            outcome = follow(session, data, &receivers, &options, &progress) => outcome,
+            outcome = follow(session, data, (&receivers, &options), &how, &progress) => outcome,
             () = ending.asked() => Err(Failure::cancelled().hint(
                 "receivers keep what they have verified: the same command goes on from there")),
         };
@@ -489,11 +489,12 @@ fn account(report: TransferReport) -> Result<Report, Failure> {
 async fn follow(
     session: &Session,
     data: DataId,
-    receivers: &Receivers,
-    options: &SendOptions,
+    (receivers, options): (&Receivers, &SendOptions),
+    how_to_get: &str,
     progress: &Progress,
 ) -> Result<Report, Failure> {
     let mut sending = session.send(data, receivers, options).await?;
+    let mut told = false;
     while let Some(event) = sending.next().await? {
         match event {
             Event::Progress(report) => progress.delivery(&account(report)?),
@@ -503,7 +504,13 @@ async fn follow(
                     progress.waiting(&text);
                 }
             }
-            Event::Granted(granted) => progress.state(&granted_text(&granted)),
+            Event::Granted(granted) => {
+                // Before that it is not known whether there are such receivers.
+                if !std::mem::replace(&mut told, true) {
+                    output::say(how_to_get);
+                }
+                progress.state(&granted_text(&granted));
+            }
         }
     }
     Err(Failure::unexpected("the agent ended the transfer without a report"))

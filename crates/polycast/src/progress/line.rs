@@ -99,7 +99,8 @@ impl Position {
     /// The bar and what is beside it: what has no room is left out, the amount first.
     pub(crate) fn line(&self, width: usize) -> String {
         let percent = format!("{:>3}%", self.percent());
-        let rate = self.rate_bps.map(format_rate);
+        // One that has nothing to do waits for others.
+        let rate = self.rate_bps.map(|bps| if bps == 0.0 { "waiting".to_string() } else { format_rate(bps) });
         let (amount, left) = (Some(self.amount()), self.left());
         let choices = [
             [amount, rate.clone(), left.clone()],
@@ -219,6 +220,8 @@ mod tests {
         assert_eq!(at.line(60), "[==>      ]  28%  54.00 of 188.00 MiB  1.21 Gbit/s  1 s left");
         assert_eq!(at.line(40), "[==>       ]  28%  1.21 Gbit/s  1 s left");
         assert_eq!(at.line(20), "[===>         ]  28%");
+        let held_up = Position { rate_bps: Some(0.0), ..at };
+        assert_eq!(held_up.line(60), "[=======>               ]  28%  54.00 of 188.00 MiB  waiting");
         for (bytes, total, rate_bps) in [
             (0, 0, None),
             (0, 3, None),

@@ -88,6 +88,12 @@ impl Daemon {
         self.ready["listening"].as_str().unwrap()
     }
 
+    /// Returns the port at which other agents reach an agent.
+    #[allow(dead_code, reason = "not every test starts an agent again")]
+    pub(crate) fn control_port(&self) -> String {
+        self.ready["control_address"].as_str().unwrap().rsplit(':').next().unwrap().to_string()
+    }
+
     /// The number of its process.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()

@@ -21,7 +21,7 @@
 //! - **Which receivers may come.** Where the receivers are named, only they, each once at a time. Where they
 //!   are counted, anyone until all places are taken; several of one name are told apart by a number (`x#2`).
 //!   One that has failed may come again while the transfer runs, unless it was taken out, or the path cannot
-//!   reach it.
+//!   reach it; a named one is called again once its connection has ended, and waited for a little.
 //! - **When it starts.** Where the receivers are named, when all are ready, or when none has become ready for
 //!   [`QUIET_AFTER`]: the others join while it runs. Where they are counted a person starts them one by one,
 //!   and it starts when all are ready, or with those there are when the time to join is over.

@@ -1,10 +1,13 @@
 //! The source's end of a session: the list of receivers, and what has become of each.
 
+mod away;
+
 use super::{ALIVE_INTERVAL, CHECKED_PER_SECOND, Gone, HAVE_WITHIN, QUIET_AFTER, Why};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use away::Away;
 use polycast_types::{Duration, Handle, Printable, RangeSet, Rate, Time};
 use polycast_wire::control::{Control, Hello};
 
@@ -259,6 +262,7 @@ pub struct Entry {
     informed_at: Option<Time>,
     /// Set if it had something of the object when it became ready.
     resumes: bool,
+    away: Option<Away>,
 }
 
 impl Entry {
@@ -280,6 +284,7 @@ impl Entry {
             joins_from_bytes: 0,
             informed_at: None,
             resumes: false,
+            away: None,
         }
     }
 
@@ -387,13 +392,9 @@ impl Roster {
                     self.fail(now, at, Why::Unproven);
                 }
             }
-            Input::NotComing { name, why } => {
-                if let Some(at) = self.position(name).filter(|at| self.entries[*at].stage == Stage::Called) {
-                    self.fail(now, at, Why::NotComing(why));
-                }
-            }
+            Input::NotComing { name, why } => self.not_coming(now, name, why),
             Input::Add(name) => self.add(now, name),
-            Input::Remove(name) => self.give_up(now, name, Why::TakenOut),
+            Input::Remove(name) => self.take_out(now, name),
             Input::Fail { name, why } => self.give_up(now, name, why),
             Input::Settled { guest, failure, serves } => {
                 self.settled(now, guest, failure, serves);
@@ -632,6 +633,7 @@ impl Roster {
                     (entry.joins, entry.joins_from_bytes) = (0, entry.verified_bytes);
                 }
                 entry.joins = entry.joins.saturating_add(1);
+                entry.away = None;
                 let have = ranges.iter().cloned().collect();
                 self.outputs.push_back(Output::Ready { guest, have, late });
                 if entry.joins > AWAITED_MAX {
@@ -660,6 +662,10 @@ impl Roster {
     fn gone(&mut self, now: Time, guest: GuestId, how: Gone) {
         let Some(&at) = self.by_guest.get(&guest) else { return };
         let was_connected = core::mem::replace(&mut self.entries[at].connected, false);
+        if self.calls_again(&how) && matches!(self.entries[at].stage, Stage::Present | Stage::Ready) {
+            self.entries[at].leave(now);
+            self.next_check = Some(now);
+        }
         match self.entries[at].stage {
             Stage::Present => self.lose_place(now, at, how.into()),
             Stage::Called | Stage::Ready => self.fail(now, at, how.into()),
@@ -691,6 +697,29 @@ impl Roster {
         }
         self.outputs.push_back(Output::Call(name.into()));
         self.next_check = Some(now);
+    }
+
+    /// One that was called does not come.
+    fn not_coming(&mut self, now: Time, name: &str, why: String) {
+        let Some(at) = self.position(name) else { return };
+        let entry = &self.entries[at];
+        match entry.stage {
+            // It was here: that it has gone is what there is to say.
+            Stage::Called if entry.away.is_some() => self.fail(now, at, Why::WentAway),
+            Stage::Called => self.fail(now, at, Why::NotComing(why)),
+            _ => {}
+        }
+        self.call_later(now, at);
+        self.next_check = Some(now);
+    }
+
+    /// One that has failed does not come again either.
+    fn take_out(&mut self, now: Time, name: &str) {
+        self.give_up(now, name, Why::TakenOut);
+        let at = self.position(name).filter(|at| self.entries[*at].failure().is_some());
+        if let Some(at) = at {
+            self.entries[at].stage = Stage::Failed(Why::TakenOut);
+        }
     }
 
     fn give_up(&mut self, now: Time, name: &str, why: Why) {
@@ -762,6 +791,7 @@ impl Roster {
     /// Does what is due, and notes when something will be again.
     fn look(&mut self, now: Time) {
         self.give_up_late(now);
+        self.call_again(now);
         self.keep_alive(now);
         self.begin(now);
         self.tell_open(now);
@@ -898,7 +928,8 @@ impl Roster {
     }
 
     fn tell_open(&mut self, now: Time) {
-        let open = self.serves() || self.is_cheated(now) || self.entries.iter().any(Entry::is_awaited);
+        let awaited = self.entries.iter().any(Entry::is_awaited) || self.awaits_return(now);
+        let open = self.serves() || self.is_cheated(now) || awaited;
         if self.started_at.is_some() && core::mem::replace(&mut self.open, open) != open {
             self.outputs.push_back(if open { Output::Open } else { Output::Close });
         }
@@ -906,7 +937,8 @@ impl Roster {
 
     fn finish(&mut self, now: Time) {
         let settled = self.entries.iter().all(Entry::is_settled);
-        let waits = self.serves() || (self.started_at.is_some() && self.is_cheated(now));
+        let cheated = self.started_at.is_some() && self.is_cheated(now);
+        let waits = self.serves() || cheated || self.awaits_return(now);
         if settled && waits {
             self.let_go();
         }
@@ -935,7 +967,7 @@ impl Roster {
         let start = self.starts_without().filter(|at| self.started_at.is_none() && *at > now);
         let all = self.end_of_all();
         let cheated = self.is_cheated(now).then(|| self.born_at + self.config.join_timeout);
-        alive.chain(patience).chain(start).chain(all).chain(cheated).min()
+        alive.chain(patience).chain(start).chain(all).chain(cheated).chain(self.return_due(now)).min()
     }
 
     /// Holds the roster against itself.
@@ -959,6 +991,7 @@ impl Roster {
         if !matches!(self.config.expected, Expected::Named(_)) {
             assert!(self.entries.len() <= self.places() as usize, "more receivers than places");
         }
+        self.check_away();
     }
 }
 

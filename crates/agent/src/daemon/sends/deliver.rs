@@ -65,6 +65,8 @@ pub(super) struct Delivering<'a> {
     known_root: Option<Hash>,
     /// Form that the previous carrier has brought.
     brought: Form,
+    /// Receivers to which the object goes because its delta was of no use to them, and since when.
+    undeltaed: Option<(f64, Vec<String>)>,
     /// Receivers that were taken out.
     removed: BTreeSet<String>,
     asking: Option<Asking<'a>>,
@@ -121,6 +123,7 @@ impl<'a> Delivering<'a> {
             coded: None,
             known_root: None,
             brought: Form::Object,
+            undeltaed: None,
             removed: BTreeSet::new(),
             asking: None,
             lease: None,
@@ -364,12 +367,13 @@ impl<'a> Delivering<'a> {
         if let Some(report) = &mut self.report {
             tracing::info!(fabric = %lease.fabric, receivers = report.left.len(), "going on over another path");
             let after = self.started.map_or(0.0, |started| started.elapsed().as_secs_f64());
-            let left = report.left.join(", ");
-            let what = match self.brought {
-                Form::Delta => format!("the delta did not help {left}: the object itself follows"),
-                Form::Object => format!("{} takes over for {left}", lease.fabric),
-            };
-            report.events.push((after, what));
+            match self.brought {
+                Form::Delta => self.undeltaed = Some((after, report.left.clone())),
+                Form::Object => {
+                    let left = report.left.join(", ");
+                    report.events.push((after, format!("{} takes over for {left}", lease.fabric)));
+                }
+            }
         }
         let (sends, send) = (self.sends, self.send);
         let options = Options {
@@ -485,6 +489,20 @@ impl<'a> Delivering<'a> {
         parse_hex(&self.send.object.root).or(coded).or(self.known_root)
     }
 
+    /// Says to whom the object went in place of its delta: one that had it already needed neither.
+    fn say_undeltaed(&mut self, report: &Report) {
+        let Some((after, names)) = self.undeltaed.take() else { return };
+        let had = |name: &String| {
+            let mut receivers = report.receivers.iter();
+            receivers.any(|one| one.name == *name && one.verified && one.spared_bytes >= report.bytes)
+        };
+        let lacked: Vec<String> = names.into_iter().filter(|name| !had(name)).collect();
+        if let (false, Some(before)) = (lacked.is_empty(), &mut self.report) {
+            let what = format!("the delta did not help {}: the object itself follows", lacked.join(", "));
+            before.events.push((after, what));
+        }
+    }
+
     /// Adds the report of an engine to those of the ones before.
     fn add_report(&mut self, carrier: &Carrier, report: Report, took: std::time::Duration) {
         let sends = self.sends;
@@ -496,20 +514,29 @@ impl<'a> Delivering<'a> {
         if let Some(root) = &report.root {
             sends.shared.catalog.set_root(self.send.id(), root);
         }
+        self.say_undeltaed(&report);
         sends.shared.counters.sent(&report);
-        let verified = report.receivers.iter().filter(|receiver| receiver.verified).count();
-        let failed = report.receivers.iter().filter(|receiver| !receiver.verified);
-        let failed: Vec<&str> = failed.map(|receiver| receiver.name.as_str()).collect();
-        // An operator sees this one without asking for more.
-        tracing::info!(target: "polycast::done", name = %self.send.object.name, object = %report.object,
-            bytes = report.bytes, seconds = report.seconds, fabric = %report.fabric, verified,
-            receivers = report.receivers.len(), ?failed, "sent");
+        self.note_end(&report);
         let started = self.started.expect("it was set when the first one began");
         let after = carrier.granted_at.saturating_duration_since(started).as_secs_f64();
         self.report = Some(match self.report.take() {
             Some(before) => before.continued(report, after),
             None => report,
         });
+    }
+
+    /// Says how a carrier has ended; to those that are left another one goes.
+    fn note_end(&self, report: &Report) {
+        let mut receivers = report.receivers.iter().filter(|one| !report.left.contains(&one.name)).peekable();
+        if receivers.peek().is_none() && !report.left.is_empty() {
+            return;
+        }
+        let (verified, failed): (Vec<_>, Vec<_>) = receivers.partition(|receiver| receiver.verified);
+        let failed: Vec<&str> = failed.iter().map(|receiver| receiver.name.as_str()).collect();
+        // An operator sees this one without asking for more.
+        tracing::info!(target: "polycast::done", name = %self.send.object.name, object = %report.object,
+            bytes = report.bytes, seconds = report.seconds, fabric = %report.fabric,
+            verified = verified.len(), receivers = verified.len() + failed.len(), ?failed, "sent");
     }
 
     fn done(&mut self, outcome: Outcome) {

@@ -474,6 +474,8 @@ impl Run<'_> {
             root: object.root,
             path,
             seconds,
+            // The trees are asked at once.
+            waited: 0.0,
             patched_bytes: 0,
             spared_bytes: self.spared_bytes,
             // Packets with wrong bytes are dropped one by one, by the first node that hashes them.

@@ -10,7 +10,7 @@ const JOIN: Duration = Duration::from_secs(30);
 const STALL: Duration = Duration::from_secs(10);
 const HANDLE: Handle = Handle(7);
 
-fn config(expected: Expected, verdicts: Verdicts) -> RosterConfig {
+pub(super) fn config(expected: Expected, verdicts: Verdicts) -> RosterConfig {
     RosterConfig {
         join_timeout: JOIN,
         stall_timeout: STALL,
@@ -18,31 +18,31 @@ fn config(expected: Expected, verdicts: Verdicts) -> RosterConfig {
     }
 }
 
-fn named(names: &[&str]) -> Expected {
+pub(super) fn named(names: &[&str]) -> Expected {
     Expected::Named(names.iter().map(|name| (*name).to_string()).collect())
 }
 
 /// Both transports: push judges by its sender, pull by the roster.
-const BOTH: [Verdicts; 2] = [Verdicts::Sender, Verdicts::Roster { deadline: None }];
+pub(super) const BOTH: [Verdicts; 2] = [Verdicts::Sender, Verdicts::Roster { deadline: None }];
 
-fn ms(at: u64) -> Time {
+pub(super) fn ms(at: u64) -> Time {
     Time(at * 1_000_000)
 }
 
-fn outputs(roster: &mut Roster, now: Time) -> Vec<Output> {
+pub(super) fn outputs(roster: &mut Roster, now: Time) -> Vec<Output> {
     core::iter::from_fn(|| roster.poll(now)).collect()
 }
 
-fn hello(roster: &mut Roster, now: Time, guest: u32, name: &str) {
+pub(super) fn hello(roster: &mut Roster, now: Time, guest: u32, name: &str) {
     let hello = Hello { handle: HANDLE, name, window_bytes: 1 << 20, serve_port: 9 };
     roster.handle(now, Input::Hello { guest: GuestId(guest), hello: &hello });
 }
 
-fn have(roster: &mut Roster, now: Time, guest: u32) {
+pub(super) fn have(roster: &mut Roster, now: Time, guest: u32) {
     roster.handle(now, Input::Frame { guest: GuestId(guest), control: &Control::Have(vec![]) });
 }
 
-fn join(roster: &mut Roster, now: Time, guest: u32, name: &str) {
+pub(super) fn join(roster: &mut Roster, now: Time, guest: u32, name: &str) {
     hello(roster, now, guest, name);
     have(roster, now, guest);
 }

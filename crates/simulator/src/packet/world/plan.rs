@@ -56,7 +56,8 @@ pub enum Happening {
         /// The receiver's number in it.
         receiver: u32,
     },
-    /// A receiver joins, or joins again with what it has stored.
+    /// A receiver's host is there, or there again with what it has stored. Where receivers are counted it
+    /// joins; a named one takes part when it is called.
     JoinReceiver {
         /// The transfer.
         transfer: u32,
@@ -273,8 +274,12 @@ impl Cluster {
                 host.forget(Phase::Absent);
             }
             Happening::JoinReceiver { transfer, receiver } => {
-                self.push_mut(transfer).receivers[receiver as usize].down = false;
-                self.join(net, transfer, receiver);
+                let push = self.push_mut(transfer);
+                push.receivers[receiver as usize].down = false;
+                // An agent takes part when it is called.
+                if push.config.counted {
+                    self.join(net, transfer, receiver);
+                }
             }
             Happening::AddReceiver { transfer, receiver } => {
                 self.change_group(net, (transfer, receiver), true);
