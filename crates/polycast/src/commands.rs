@@ -82,10 +82,17 @@ pub(crate) fn run(args: Args) -> Exit {
 
 /// Hint for a file that changes while it is sent.
 const RETRY_HINT: &str = "--retry-changed 3 begins again by itself, three times at most";
+/// Remedy where no offer was found.
+const FIND_HINT: &str = "see that the offer still stands, that the code is the one that it shows, and that multicast passes between the two \
+                         machines: otherwise accept CODE --from HOST";
 
 impl From<TransferError> for Failure {
     fn from(error: TransferError) -> Self {
         let failure = Failure::of(error.kind(), error.to_string());
-        if matches!(error, TransferError::Changed(_)) { failure.hint(RETRY_HINT) } else { failure }
+        match error {
+            TransferError::Changed(_) => failure.hint(RETRY_HINT),
+            TransferError::NothingOffered(_) => failure.hint(FIND_HINT),
+            _ => failure,
+        }
     }
 }

@@ -8,6 +8,9 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
+/// Kind of a failure whose agent has ended in mid-call.
+pub(crate) const AGENT_LOST: &str = "agent-lost";
+
 /// The exit status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exit {
@@ -77,7 +80,7 @@ impl Failure {
             Some(Kind::Internal) => Exit::Unexpected,
             Some(Kind::TimedOut) => Exit::Late,
             Some(Kind::Cancelled) if cancel::is_asked() => Exit::Interrupted,
-            None if self.kind == "agent-lost" => Exit::Unexpected,
+            None if self.kind == AGENT_LOST => Exit::Unexpected,
             _ => Exit::Failed,
         }
     }

@@ -27,7 +27,7 @@ use crate::args::cluster::{
 };
 use crate::args::place::is_name;
 use crate::cancel::Hangup;
-use crate::exit::{Exit, Failure};
+use crate::exit::{AGENT_LOST, Exit, Failure};
 use crate::object::{self, Named, Reading};
 use crate::output::{self, Format};
 use crate::progress::Progress;
@@ -67,6 +67,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 const COPY_LEN: usize = 1 << 20;
 /// Time limit for a cancelled transfer to release its object.
 const FORGET_WITHIN: Duration = Duration::from_secs(5);
+/// Remedy for a delivery that was cut off at this end.
+const GOES_ON: &str = "receivers keep what they have verified: the same command goes on from there";
 /// Interval at which the release is checked.
 const FORGET_AGAIN: Duration = Duration::from_millis(20);
 
@@ -378,8 +380,7 @@ fn send_once(args: &SendArgs, object: Named, again: bool, format: Format) -> Res
         let progress = Progress::start(&format!("waiting for a path for {}", object.name));
         let outcome = tokio::select! {
             outcome = follow(session, data, (&receivers, &options), &how, &progress) => outcome,
-            () = ending.asked() => Err(Failure::cancelled().hint(
-                "receivers keep what they have verified: the same command goes on from there")),
+            () = ending.asked() => Err(Failure::cancelled().hint(GOES_ON)),
         };
         progress.finish();
         let outcome = outcome.and_then(|report| match again && !is_at_all(&report) {
@@ -389,7 +390,10 @@ fn send_once(args: &SendArgs, object: Named, again: bool, format: Format) -> Res
         if outcome.is_err() || object_is_passing {
             forget(session, data).await;
         }
-        let report = outcome?;
+        let report = outcome.map_err(|failure| match failure.kind {
+            AGENT_LOST => failure.hint(GOES_ON),
+            _ => failure,
+        })?;
         if args.replace {
             removal::retire(session, data, &name, &report).await?;
         }
@@ -803,7 +807,7 @@ impl From<ClientError> for Failure {
             ClientError::Forbidden { .. } | ClientError::Stranger { .. } => {
                 Failure { kind: "socket-permission", ..failure }
             }
-            ClientError::Lost(_) => Failure { kind: "agent-lost", ..failure },
+            ClientError::Lost(_) => Failure { kind: AGENT_LOST, ..failure },
             _ => failure,
         }
     }

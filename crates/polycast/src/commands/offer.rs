@@ -79,6 +79,7 @@ fn offer(
         None if door.open || door.insecure => Sealing::Plain,
         None => Sealing::ByCode,
     };
+    let has_code = code.is_some();
     let flags = Flags { insecure: door.insecure, key: door.key_file.is_some() };
     let mut options = Options {
         join_timeout: args.timeout.unwrap_or(USUAL),
@@ -120,7 +121,10 @@ fn offer(
     progress.finish();
     let report = outcome?;
     if report.receivers.is_empty() && cancel::is_asked() {
-        return Err(Failure::cancelled());
+        let kept =
+            "receivers that look for this offer find it again if you offer with the same code: --code CODE";
+        let failure = Failure::cancelled();
+        return Err(if has_code { failure.hint(kept) } else { failure });
     }
     if let Some(hint) = fallback_hint(&report, &interface, door.udp_port) {
         output::say(&hint);
