@@ -56,6 +56,7 @@ use objects::Objects;
 use place::{Place, Wish};
 use polycast_api::AGENT_DESCRIPTORS;
 use polycast_api::agent::agent_server::AgentServer;
+use polycast_api::manager::NodeReport;
 use polycast_net::interface;
 use polycast_net::priority::Dscp;
 use polycast_net::reach::Answerer;
@@ -117,6 +118,22 @@ impl Shared {
     pub(crate) fn used(&self, id: ObjectId) {
         if self.catalog.touch(id) {
             self.store.note_use(id, SystemTime::now());
+        }
+    }
+
+    /// Account of this host for those who look at the cluster.
+    fn account(&self, sending: usize) -> NodeReport {
+        let (objects, receiving) = self.catalog.counts();
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        NodeReport {
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            store_used_bytes: self.catalog.stored_bytes(None),
+            store_max_bytes: self.limits.most(),
+            store_free_bytes: self.store.free_bytes().unwrap_or(0),
+            objects: objects as u64,
+            sending: count(sending),
+            receiving: count(receiving),
+            uptime_seconds: self.started.elapsed().as_secs(),
         }
     }
 
@@ -257,6 +274,8 @@ impl Agent {
             tracing::warn!(store = %shared.store.folder().display(), "{warning}");
         }
         let sends = Arc::new(Sends::new(Arc::clone(&shared), config.sends_max));
+        let (here, its_sends) = (Arc::downgrade(&shared), Arc::downgrade(&sends));
+        shared.link.account_by(move || Some(here.upgrade()?.account(its_sends.upgrade()?.count())));
         Ok(Agent {
             objects: Arc::new(Objects::new(Arc::clone(&shared), Arc::clone(&sends))),
             sends,

@@ -169,7 +169,7 @@ impl Manager for Service {
         }
         check_version(request.into_inner().protocol_version)?;
         let snapshot = self.core()?.snapshot();
-        let (now, unreachable) = (snapshot.now, snapshot.unreachable);
+        let (now, unreachable, mut nodes) = (snapshot.now, snapshot.unreachable, snapshot.nodes);
         Ok(Response::new(StatusResponse {
             protocol_version: PROTOCOL_VERSION,
             scheduler: snapshot.scheduler.to_string(),
@@ -184,6 +184,7 @@ impl Manager for Service {
                         silent_ms: now.since(member.heard_at).as_millis(),
                         unreachable_by: unreachable.map_or_else(String::new, |said| said.by.clone()),
                         unreachable_ms: unreachable.map_or(0, |said| now.since(said.said_at).as_millis()),
+                        node: nodes.remove(&name),
                         name,
                     }
                 })

@@ -272,7 +272,7 @@ impl Session {
 
     /// Waits until everything that was said before has been heard, and written where it is kept.
     async fn heard(&mut self) {
-        let beat = Heartbeat { number: 1, leases: vec![] };
+        let beat = Heartbeat { number: 1, leases: vec![], node: None };
         self.outbox.send(AgentMessage { message: Some(Said::Heartbeat(beat)) }).await.unwrap();
         self.until(|told| matches!(told, Told::Heartbeat(_)).then_some(())).await;
     }

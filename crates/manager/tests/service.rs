@@ -100,7 +100,7 @@ impl Session {
     fn stay(&self) {
         let outbox = self.outbox.clone();
         tokio::spawn(async move {
-            let beat = || Said::Heartbeat(Heartbeat { number: STAYS, leases: Vec::new() });
+            let beat = || Said::Heartbeat(Heartbeat { number: STAYS, leases: Vec::new(), node: None });
             while outbox.send(AgentMessage { message: Some(beat()) }).await.is_ok() {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -131,7 +131,7 @@ impl Session {
     }
 
     async fn beat(&mut self, number: u64, leases: &[u64]) -> HeartbeatAnswer {
-        self.say(Said::Heartbeat(Heartbeat { number, leases: leases.to_vec() })).await;
+        self.say(Said::Heartbeat(Heartbeat { number, leases: leases.to_vec(), node: None })).await;
         match self.next().await.unwrap() {
             Told::Heartbeat(answer) => answer,
             other => panic!("{other:?}"),

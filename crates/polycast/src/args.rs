@@ -19,6 +19,7 @@ use crate::output::{self, Format};
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args as Arguments, Parser, Subcommand, ValueEnum};
 use place::{ChoiceArgs, PlaceArgs, ReadArgs};
+use polycast_net::archive::Glob;
 use polycast_types::{Duration, Handle, ParseUnitError, Rate};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -26,6 +27,8 @@ use std::path::PathBuf;
 /// `cast` runs one thread or more a receiver: beyond this, one machine is no longer a useful stage.
 const CAST_RECEIVERS_MAX: usize = 1_000;
 const OFFER_RECEIVERS_MAX: usize = 100_000;
+/// Shells that one push opens at the same time; each is a process and a thread.
+const PUSH_JOBS_MAX: usize = 1_000;
 
 /// The command line.
 #[derive(Parser, Debug)]
@@ -92,6 +95,9 @@ pub(crate) enum Command {
     /// Receive what another machine offers with `polycast offer`
     #[command(long_about = help::ACCEPT, after_long_help = help::ACCEPT_MORE)]
     Accept(AcceptArgs),
+    /// Deliver to machines over ssh, where nothing of Polycast is installed
+    #[command(long_about = help::PUSH, after_long_help = help::PUSH_MORE)]
+    Push(PushArgs),
     /// The daemons of a cluster, and what they are asked for
     #[cfg(feature = "cluster")]
     #[command(flatten)]
@@ -253,6 +259,48 @@ pub(crate) struct AcceptArgs {
     pub search: SearchArgs,
 }
 
+/// `polycast push`
+#[derive(Arguments, Debug)]
+pub(crate) struct PushArgs {
+    /// The file or directory; several become one directory. The last word is where to: hosts as
+    /// gpu[01-32],login, and a path on each of them; a directory that is there gets the object under its
+    /// name. Without hosts those of the Slurm job
+    #[arg(value_name = "FILE|DIR.. [USER@]HOSTS:[PATH]", required = true, num_args = 1..)]
+    pub words: Vec<PathBuf>,
+    /// Leave out what this pattern matches, such as '*.tmp', 'cache/' or '/build'; may be repeated
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<Glob>,
+    #[command(flatten)]
+    pub read: ReadArgs,
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    /// Send at this fixed rate, on a network that is ours alone (1gbit, 10G); without it the rate adapts
+    #[arg(long, value_name = "RATE", value_parser = rate_with_unit)]
+    pub rate: Option<Rate>,
+    /// Replace what is there
+    #[arg(long, conflicts_with = "update")]
+    pub force: bool,
+    /// Bring what is there up to date: what is equal is not sent
+    #[arg(long)]
+    pub update: bool,
+    /// The command that opens a shell on a host, with its options; HOST and a script are put behind it
+    #[arg(long, short = 'e', value_name = "COMMAND", default_value = "ssh", allow_hyphen_values = true)]
+    pub ssh: String,
+    /// Hosts that are reached at the same time
+    #[arg(long, value_name = "N", default_value = "32", value_parser = push_jobs)]
+    pub jobs: usize,
+    /// The program for these hosts, such as a static one, or one for another processor [default: this one]
+    #[arg(long, value_name = "FILE")]
+    pub program: Option<PathBuf>,
+    /// Leave no program there; without this it stays in ~/.cache/polycast for the next time
+    #[arg(long)]
+    pub clean: bool,
+    /// TCP port for everything that receivers ask of this machine [default: 18067, or where that is taken
+    /// another one]
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Option<u16>,
+}
+
 /// Which offer is looked for, and where.
 #[derive(Arguments, Debug)]
 pub(crate) struct SearchArgs {
@@ -374,6 +422,11 @@ fn rate_with_unit(text: &str) -> Result<Rate, String> {
 
 fn offer_receivers(text: &str) -> Result<usize, String> {
     receivers(text, OFFER_RECEIVERS_MAX)
+}
+
+fn push_jobs(text: &str) -> Result<usize, String> {
+    let count: usize = text.parse().map_err(|_| "write a whole number, such as 32".to_string())?;
+    if (1..=PUSH_JOBS_MAX).contains(&count) { Ok(count) } else { Err(format!("write 1 to {PUSH_JOBS_MAX}")) }
 }
 
 fn handle(text: &str) -> Result<Handle, String> {

@@ -14,6 +14,7 @@ pub(crate) mod network;
 mod offer;
 #[cfg(feature = "pages")]
 mod pages;
+mod push;
 #[cfg(feature = "research")]
 pub(crate) mod research;
 pub(crate) mod spool;
@@ -66,6 +67,7 @@ pub(crate) fn run(args: Args) -> Exit {
             Command::Cast(args) => cast::run(args, format),
             Command::Offer(args) => offer::run(args, format),
             Command::Accept(args) => accept::run(args, format),
+            Command::Push(args) => push::run(args, format),
             #[cfg(feature = "cluster")]
             Command::Cluster(command) => cluster::run(command, format),
             Command::Doctor(args) => doctor::run(args, format),

@@ -15,6 +15,7 @@ mod commit;
 mod documents;
 mod exit;
 mod fold;
+mod hostlist;
 mod logging;
 mod object;
 mod output;

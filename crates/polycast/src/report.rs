@@ -129,6 +129,18 @@ fn verified(report: &Report) -> usize {
     report.receivers.iter().filter(|receiver| receiver.verified).count()
 }
 
+/// The report, and where each receiver's copy is.
+pub(crate) fn document(delivery: &Delivery, copies: &Copies) -> Result<serde_json::Value, Failure> {
+    let mut document = serde_json::to_value(delivery)
+        .map_err(|error| Failure::unexpected(format!("cannot write JSON: {error}")))?;
+    for (at, receiver) in delivery.report.receivers.iter().enumerate() {
+        if let Some(path) = copies.get(&receiver.name) {
+            document["receivers"][at]["path"] = path.to_string_lossy().into();
+        }
+    }
+    Ok(document)
+}
+
 /// The account for people.
 pub(crate) fn text(delivery: &Delivery, copies: &Copies) -> String {
     let report = &delivery.report;

@@ -124,6 +124,27 @@ fn a_killed_agent_is_named_and_the_others_finish() {
     assert!(sent.stderr.contains("b failed"), "{}", sent.stderr);
 }
 
+/// An operator sees each machine, what it stores, and that one has gone.
+#[test]
+fn the_machines_are_listed() {
+    let mut cluster = Cluster::with("heartbeat-ms = 100\nreconnect-ms = 300\n", &["a", "b"]);
+    let file = cluster.place.file("f", &noise(2_000_000));
+    assert_eq!(cluster.at("a", &["send", &file, "--to", "b"]).status, 0);
+    let is_told = |nodes: &Value| nodes[1]["store_used_bytes"].as_u64() == Some(2_000_000);
+    let nodes = cluster.await_answer("a", &["nodes"], is_told);
+    for (node, name) in nodes.as_array().unwrap().iter().zip(["a", "b"]) {
+        assert_eq!((&node["name"], &node["state"]), (&name.into(), &"ready".into()), "{nodes}");
+        assert_eq!(node["objects"], 1, "{nodes}");
+        assert_eq!(node["node_version"], env!("CARGO_PKG_VERSION"), "{nodes}");
+    }
+    cluster.agents[1].kill();
+    let is_lost = |nodes: &Value| nodes[1]["state"] == "lost";
+    let nodes = cluster.await_answer("a", &["nodes"], is_lost);
+    assert_eq!((&nodes[1]["name"], &nodes[1]["objects"]), (&"b".into(), &Value::Null), "{nodes}");
+    let text = cluster.at("a", &["nodes"]);
+    assert_eq!(text.status, 0, "{}", text.stderr);
+}
+
 /// A supervisor starts an agent again that was killed: the transfer that it was in goes on for it as well.
 #[test]
 fn an_agent_that_is_started_again_gets_the_rest() {

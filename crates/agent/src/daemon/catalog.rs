@@ -552,6 +552,13 @@ impl Catalog {
         self.lock().objects.range(of_app(app)).map(|(id, state)| (*id, snapshot(state))).collect()
     }
 
+    /// Number of objects that are here, and of those that come.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let inner = self.lock();
+        let here = inner.objects.values().filter(|state| matches!(state, State::Available { .. })).count();
+        (here, inner.objects.len() - here)
+    }
+
     /// The root hash of an object has become known.
     pub(crate) fn set_root(&self, id: ObjectId, root: &str) {
         if let Some(State::Available { object, .. }) = self.lock().objects.get_mut(&id)

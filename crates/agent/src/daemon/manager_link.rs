@@ -30,7 +30,7 @@ use polycast_api::settings::SettingsError;
 use polycast_net::tls::{Expected, Remark, SealError, Security, Talk};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use table::Table;
 use tokio::sync::{mpsc, watch};
@@ -89,7 +89,12 @@ struct Inner {
     next_request: AtomicU64,
     table: Mutex<Table>,
     state: watch::Sender<LinkState>,
+    /// Gives the account of this host for heartbeats.
+    account: OnceLock<Account>,
 }
+
+/// Account of this host; none once its agent ends.
+type Account = Box<dyn Fn() -> Option<api::NodeReport> + Send + Sync>;
 
 /// Time of the last message that the manager is away: at once, and then once a minute. More would hide other
 /// messages.
@@ -149,7 +154,14 @@ impl ManagerLink {
             next_request: AtomicU64::new(1),
             table: Mutex::new(table),
             state: watch::Sender::new(away),
+            account: OnceLock::new(),
         })))
+    }
+
+    /// Gives what heartbeats say of this host.
+    pub(super) fn account_by(&self, account: impl Fn() -> Option<api::NodeReport> + Send + Sync + 'static) {
+        // A second one is that of the same agent.
+        let _ = self.0.account.set(Box::new(account));
     }
 
     /// The manager that we are joined to, or the one that is tried.
@@ -360,7 +372,8 @@ impl ManagerLink {
         loop {
             tokio::select! {
                 _ = beats.tick() => {
-                    if !self.table().beat() {
+                    let node = self.0.account.get().and_then(|account| account());
+                    if !self.table().beat(node) {
                         return Fault::Unreachable("it does not read what it is told".into());
                     }
                     if self.table().unanswered_for() > ANSWER_TIMEOUT {

@@ -237,6 +237,11 @@ impl Sends {
         send.object.added_from.clone().unwrap_or_else(|| self.shared.store.path(send.id()))
     }
 
+    /// Number of transfers that wait or run.
+    pub(super) fn count(&self) -> usize {
+        self.lock().sendings.len()
+    }
+
     /// The transfers that wait or run.
     pub(super) fn list(&self) -> Vec<(ObjectId, Standing)> {
         let table = self.lock();

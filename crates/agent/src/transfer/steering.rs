@@ -23,6 +23,8 @@ pub enum Change {
     Add(String, SocketAddr),
     /// A receiver, by name, that needs nothing any more.
     Remove(String),
+    /// One of those that are only counted will not come.
+    Fewer,
 }
 
 /// Permission that the manager has given a transfer.

@@ -26,7 +26,18 @@ pub(super) type Outbox = mpsc::Sender<Result<ManagerMessage, Status>>;
 
 /// Queues for answers to agents, one for each session that the machine knows.
 #[derive(Debug, Default)]
-pub(super) struct Seats(BTreeMap<AgentKey, (u64, Outbox)>);
+pub(super) struct Seats(BTreeMap<AgentKey, Chair>);
+
+/// A session: its number, its queue, and what its agent has last said of its host.
+#[derive(Debug)]
+struct Chair {
+    number: u64,
+    outbox: Outbox,
+    node: Option<api::NodeReport>,
+}
+
+/// Letters of a program's version that are kept.
+const VERSION_MAX: usize = 64;
 
 impl Seats {
     /// Ends all sessions.
@@ -41,13 +52,28 @@ impl Seats {
 
     /// The number of an agent's session, if it has one.
     pub(super) fn number_of(&self, agent: &AgentKey) -> Option<u64> {
-        self.0.get(agent).map(|(number, _)| *number)
+        self.0.get(agent).map(|chair| chair.number)
+    }
+
+    /// What the agents have last said of their hosts.
+    pub(super) fn nodes(&self) -> BTreeMap<String, api::NodeReport> {
+        let said = |(agent, chair): (&AgentKey, &Chair)| Some((agent.name.clone(), chair.node.clone()?));
+        self.0.iter().filter_map(said).collect()
+    }
+
+    fn note(&mut self, agent: &AgentKey, mut node: api::NodeReport) {
+        if node.version.len() > VERSION_MAX {
+            node.version.clear();
+        }
+        if let Some(chair) = self.0.get_mut(agent) {
+            chair.node = Some(node);
+        }
     }
 
     /// Ends the session of a run that has ended, and tells it so: another run may have its place, or it comes
     /// again when it lives.
     fn close(&mut self, agent: &AgentKey, how: Going) {
-        let Some((_, outbox)) = self.0.remove(agent) else { return };
+        let Some(Chair { outbox, .. }) = self.0.remove(agent) else { return };
         let name = agent.name.clone();
         let why = match how {
             Going::Left => return,
@@ -158,7 +184,7 @@ impl Inner {
             // It is empty: there is room.
             let _ = outbox.try_send(Ok(ManagerMessage { message: Some(joined) }));
             // An earlier session of the same run ends with its queue.
-            self.seats.0.insert(agent.clone(), (*number, outbox));
+            self.seats.0.insert(agent.clone(), Chair { number: *number, outbox, node: None });
         });
         if seat.is_ok() {
             // Before the end of an earlier run of it is known: what that had, this one may be about to say.
@@ -188,6 +214,9 @@ impl Inner {
         match message {
             Said::Join(_) => return Err(Refusal::new(Kind::Invalid, "the agent has joined already")),
             Said::Heartbeat(beat) => {
+                if let Some(node) = beat.node {
+                    self.seats.note(agent, node);
+                }
                 self.heartbeat(agent, beat.number, convert::plan_ids(beat.leases)?)?;
             }
             Said::Leave(leave) => self.apply(Input::Leave { agent: key, keeps: leave.keeps }),
@@ -263,7 +292,7 @@ impl Inner {
 
     /// Puts a message into the queue of an agent's session, if it still is the one that is meant.
     pub(super) fn post(&mut self, agent: &AgentKey, number: Option<u64>, message: ManagerMessage) {
-        let Some((of_session, outbox)) = self.seats.0.get(agent) else { return };
+        let Some(Chair { number: of_session, outbox, .. }) = self.seats.0.get(agent) else { return };
         let of_session = *of_session;
         if number.is_some_and(|number| number != of_session) {
             return;

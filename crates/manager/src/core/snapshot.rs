@@ -1,6 +1,7 @@
 //! The manager's state at one moment, for those who ask how it stands.
 
 use super::Inner;
+use polycast_api::manager::NodeReport;
 use polycast_planning::{DeviceCommand, FabricName, PartName, PlanId};
 use polycast_protocol::leases::{Grant, Member, RequestKey, Suspect, Unreachable, Wait};
 use polycast_protocol::stream::StreamView;
@@ -11,6 +12,8 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub agents: Vec<(String, Member)>,
+    /// What they have last said of their hosts.
+    pub nodes: BTreeMap<String, NodeReport>,
     /// Agents that others could not reach.
     pub unreachable: BTreeMap<String, Unreachable>,
     /// Agents that have not come back, and the time of the last message from each.
@@ -97,6 +100,7 @@ impl Inner {
         let now = self.now();
         Snapshot {
             agents: self.machine.members().map(|(name, member)| (name.to_string(), member.clone())).collect(),
+            nodes: self.seats.nodes(),
             unreachable: self
                 .machine
                 .members()

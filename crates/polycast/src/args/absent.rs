@@ -41,6 +41,7 @@ pub(crate) const PARTS: [Part; 3] = [
             "unpin",
             "status",
             "transfers",
+            "nodes",
             "drain",
             "undrain",
             "token",

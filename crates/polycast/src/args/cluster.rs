@@ -69,6 +69,9 @@ pub(crate) enum Command {
     /// List what the local agent sends and receives now: how far, how fast, and whom it waits for
     #[command(after_long_help = help::TRANSFERS_MORE)]
     Transfers(LocalArgs),
+    /// List the machines of the cluster: state, version, store, objects and transfers
+    #[command(after_long_help = help::NODES_MORE)]
+    Nodes(LocalArgs),
     /// Take a part of the network out of use: a port or splitter of the circuit switch, the switch of a rack
     #[command(long_about = help::DRAIN, after_long_help = help::DRAIN_MORE)]
     Drain(DrainArgs),
@@ -237,8 +240,8 @@ pub(crate) struct AuthorityArgs {
 pub(crate) enum TokenCommand {
     /// Print a new token, which lets one agent in once; or one for each of several
     New {
-        /// The agent's name; several with commas between them, or gpu-[1-20]
-        #[arg(long, value_name = "NAME", value_delimiter = ',', required = true)]
+        /// The agent's name; several with commas between them, or gpu-[1-20,31]
+        #[arg(long, value_name = "NAME", required = true)]
         name: Vec<String>,
         /// How long it can be used (30m, 1h)
         #[arg(long = "for", value_name = "T", value_parser = duration, default_value = "1h")]

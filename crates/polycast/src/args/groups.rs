@@ -10,7 +10,7 @@ const WIDTH_MAX: usize = 100;
 
 /// Headings, and the commands below each in their order.
 const GROUPS: [(&str, &[&str]); 7] = [
-    ("Deliver, without daemons", &["offer", "accept", "cast"]),
+    ("Deliver, without daemons", &["offer", "accept", "push", "cast"]),
     (
         "Deliver on a cluster",
         &[
@@ -29,7 +29,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
         ],
     ),
     ("Change transfers that wait or run", &["extend", "withdraw"]),
-    ("Run a cluster", &["manager", "agent", "key", "token", "audit", "drain", "undrain", "doctor"]),
+    ("Run a cluster", &["manager", "agent", "nodes", "key", "token", "audit", "drain", "undrain", "doctor"]),
     ("Research fabrics", &["forwarder", "label-switch", "rack-agent"]),
     ("Plan and study", &["plan", "simulate", "lab", "reproduce"]),
     ("This program", &["completions", "man", "help"]),

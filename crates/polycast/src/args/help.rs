@@ -74,6 +74,27 @@ the environment, nor standard input (--code -, accept -), which on a terminal is
 
 A firewall must let in TCP port 18067 (--port) here, and at the receivers UDP port 18067 (--udp-port); docs/guide.md has a table.";
 
+pub(crate) const PUSH: &str = "\
+Deliver a file or directory to machines over ssh, where nothing of Polycast is installed.
+
+Opens a shell on each host, brings this program there if it is not there yet (it is kept in ~/.cache/polycast under its hash), and \
+delivers to all of them at once, as from `polycast offer`: by multicast, or from host to host over TCP. ssh carries the program and the \
+code, and no bytes of the object. A host that cannot be reached is named in the report, and the others go on. ssh asks for no password: give it a key or an agent.";
+
+pub(crate) const PUSH_MORE: &str = "\
+Examples:
+  polycast push model.bin 'gpu[01-32]:/data/'
+  polycast push run7/ root@a,b,c:/srv/run7 --update
+  polycast push model.bin :/dev/shm/model.bin              (all hosts of the Slurm job)
+  polycast push model.bin 'gpu[01-32]:' -e 'ssh -J gateway -p 2222'
+  polycast push model.bin 'arm[1-4]:/data/' --program polycast-aarch64
+
+If PATH is a directory there, the object gets its own name in it; otherwise PATH is the object itself. Without PATH it is the user's own folder. What \
+is there already stays unless --force or --update says otherwise. The program has to run on the hosts: the one of the packages is static and runs on every Linux \
+with the same processor.
+
+The hosts have to reach this machine on TCP port 18067 (--port), and it sends to UDP port 18067 there; where that is closed the object comes over TCP.";
+
 pub(crate) const ACCEPT: &str = "\
 Receive what another machine offers with `polycast offer`.
 
@@ -313,6 +334,14 @@ Examples:
   polycast transfers
   polycast transfers --json
   polycast status --watch                (with all that the agent knows)";
+
+pub(crate) const NODES_MORE: &str = "\
+Examples:
+  polycast nodes
+  polycast nodes --json
+
+A machine is ready, silent (its heartbeats are late), unreachable (another agent cannot reach it, although the manager hears it) or lost (its agent \
+has ended without a word and has not come back).";
 
 pub(crate) const DRAIN: &str = "\
 Take a part of the network out of use until 'polycast undrain' takes it back.

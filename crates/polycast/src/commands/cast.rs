@@ -21,7 +21,6 @@ use polycast_net::seal::Secret;
 use polycast_net::store::check_target;
 use polycast_net::tls::Security;
 use polycast_types::format_bytes;
-use serde_json::Value;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -74,20 +73,8 @@ fn cast(args: &CastArgs, object: Named, format: Format) -> Result<Exit, Failure>
         }
     }
     let delivery = Delivery::new(&name, report);
-    output::result(format, &document(&delivery, &copies)?, &report::text(&delivery, &copies))?;
+    output::result(format, &report::document(&delivery, &copies)?, &report::text(&delivery, &copies))?;
     Ok(report::complain(&delivery.report))
-}
-
-/// The report, and where each receiver's copy is.
-fn document(delivery: &Delivery, copies: &Copies) -> Result<Value, Failure> {
-    let mut document = serde_json::to_value(delivery)
-        .map_err(|error| Failure::unexpected(format!("cannot write JSON: {error}")))?;
-    for (at, receiver) in delivery.report.receivers.iter().enumerate() {
-        if let Some(path) = copies.get(&receiver.name) {
-            document["receivers"][at]["path"] = path.to_string_lossy().into();
-        }
-    }
-    Ok(document)
 }
 
 fn receiver_name(number: usize) -> String {

@@ -9,6 +9,7 @@ mod forwarder;
 mod labels;
 mod manager_status;
 pub(crate) mod names;
+mod nodes;
 mod pin;
 mod place;
 mod removal;
@@ -161,6 +162,7 @@ pub(super) fn run(command: &Command, format: Format) -> Result<Exit, Failure> {
         Command::Status(args) if args.watch => status::watch(&args.local, format),
         Command::Status(args) => status::run(&args.local, format),
         Command::Transfers(args) => transfers::run(args, format),
+        Command::Nodes(args) => nodes::run(args, format),
         Command::Drain(args) => manager_status::drain(args, false, format),
         Command::Undrain(args) => manager_status::drain(args, true, format),
     }

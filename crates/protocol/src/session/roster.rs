@@ -143,6 +143,8 @@ pub enum Input<'a> {
     Add(&'a str),
     /// A receiver, by name, that needs nothing any more.
     Remove(&'a str),
+    /// One of those that are only counted will not come.
+    Fewer,
     /// The path cannot serve a receiver, for this reason.
     Fail {
         /// Its name.
@@ -395,6 +397,7 @@ impl Roster {
             Input::NotComing { name, why } => self.not_coming(now, name, why),
             Input::Add(name) => self.add(now, name),
             Input::Remove(name) => self.take_out(now, name),
+            Input::Fewer => self.expect_fewer(now),
             Input::Fail { name, why } => self.give_up(now, name, why),
             Input::Settled { guest, failure, serves } => {
                 self.settled(now, guest, failure, serves);
@@ -697,29 +700,6 @@ impl Roster {
         }
         self.outputs.push_back(Output::Call(name.into()));
         self.next_check = Some(now);
-    }
-
-    /// One that was called does not come.
-    fn not_coming(&mut self, now: Time, name: &str, why: String) {
-        let Some(at) = self.position(name) else { return };
-        let entry = &self.entries[at];
-        match entry.stage {
-            // It was here: that it has gone is what there is to say.
-            Stage::Called if entry.away.is_some() => self.fail(now, at, Why::WentAway),
-            Stage::Called => self.fail(now, at, Why::NotComing(why)),
-            _ => {}
-        }
-        self.call_later(now, at);
-        self.next_check = Some(now);
-    }
-
-    /// One that has failed does not come again either.
-    fn take_out(&mut self, now: Time, name: &str) {
-        self.give_up(now, name, Why::TakenOut);
-        let at = self.position(name).filter(|at| self.entries[*at].failure().is_some());
-        if let Some(at) = at {
-            self.entries[at].stage = Stage::Failed(Why::TakenOut);
-        }
     }
 
     fn give_up(&mut self, now: Time, name: &str, why: Why) {

@@ -10,7 +10,7 @@ use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager::agent_message::Message as Said;
 use polycast_api::manager::manager_client::ManagerClient;
 use polycast_api::manager::manager_message::Message as Told;
-use polycast_api::manager::{self as api, AgentMessage};
+use polycast_api::manager::{self as api, AgentMessage, NodeReport};
 use polycast_api::{REQUEST_TO_PATH_AT_SOURCE, SCHEDULING};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -148,12 +148,12 @@ impl Table {
     }
 
     /// Sends a heartbeat; gives whether there is a way.
-    pub(super) fn beat(&mut self) -> bool {
+    pub(super) fn beat(&mut self, node: Option<NodeReport>) -> bool {
         self.beats += 1;
         self.unanswered_since.get_or_insert_with(Instant::now);
         self.renew_permits();
         let leases = self.held.keys().copied().collect();
-        self.say(Said::Heartbeat(api::Heartbeat { number: self.beats, leases }))
+        self.say(Said::Heartbeat(api::Heartbeat { number: self.beats, leases, node }))
     }
 
     /// For how long the manager has owed us an answer.

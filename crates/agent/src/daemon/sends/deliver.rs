@@ -256,6 +256,8 @@ impl<'a> Delivering<'a> {
         match &change {
             Change::Add(name, _) => drop(self.removed.remove(name)),
             Change::Remove(name) => drop(self.removed.insert(name.clone())),
+            // Agents are named.
+            Change::Fewer => {}
         }
         let number = self.next_change;
         self.next_change += 1;

@@ -2,6 +2,7 @@
 
 use crate::args::cluster::TokenCommand;
 use crate::exit::{Exit, Failure};
+use crate::hostlist;
 use crate::output::{self, Format};
 use polycast_manager::authority::{Authority, AuthorityError, Standing};
 use polycast_net::tls::Utc;
@@ -80,43 +81,9 @@ fn make(
     Ok(())
 }
 
-/// Most names that one call makes tokens for.
-const NAMES_MAX: usize = 10_000;
-
-/// The names that are meant: `gpu-[1-3]` are gpu-1, gpu-2 and gpu-3, and `gpu-[01-03]` have two digits each.
+/// The names that are meant: `gpu-[1-3]` are gpu-1, gpu-2 and gpu-3.
 fn names(given: &[String]) -> Result<Vec<String>, Failure> {
-    let mut names = Vec::new();
-    for text in given {
-        match range(text) {
-            None if text.contains(['[', ']']) => {
-                return Err(Failure::input(format!(
-                    "'{text}' is no name: write gpu-[1-20] for twenty names"
-                )));
-            }
-            None => names.push(text.clone()),
-            Some((before, digits, numbers, after)) => {
-                names.extend(numbers.take(NAMES_MAX + 1).map(|n| format!("{before}{n:0digits$}{after}")));
-            }
-        }
-        if names.len() > NAMES_MAX {
-            return Err(Failure::input(format!("{NAMES_MAX} names at most: '{text}' means more")));
-        }
-    }
-    Ok(names)
-}
-
-/// Parts of a name with a range: before it, how many digits its numbers have, these, and behind it.
-fn range(text: &str) -> Option<(&str, usize, std::ops::RangeInclusive<u64>, &str)> {
-    let (before, rest) = text.split_once('[')?;
-    let (range, after) = rest.split_once(']')?;
-    let (first, last) = range.split_once('-')?;
-    let number = |digits: &str| {
-        let is_plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-        is_plain.then(|| digits.parse().ok()).flatten()
-    };
-    let numbers: std::ops::RangeInclusive<u64> = number(first)?..=number(last)?;
-    let digits = if first.starts_with('0') { first.len() } else { 1 };
-    (!numbers.is_empty() && !after.contains(['[', ']'])).then_some((before, digits, numbers, after))
+    hostlist::expand(&given.join(",")).map_err(Failure::input)
 }
 
 #[cfg(test)]
@@ -135,7 +102,7 @@ mod tests {
             ["gpu-9.rack", "gpu-10.rack", "gpu-11.rack", "db"]
         );
         assert_eq!(of(&["h[08-10]"]).unwrap(), ["h08", "h09", "h10"]);
-        for wrong in ["h[2-1]", "h[1-", "h]", "h[a-b]", "h[-2]", "h[1-2][3-4]"] {
+        for wrong in ["h[2-1]", "h[1-", "h]", "h[a-b]", "h[-2]", "h[1-2"] {
             assert!(of(&[wrong]).unwrap_err().contains("gpu-[1-20]"), "{wrong}");
         }
         assert!(of(&["h[1-20000]"]).unwrap_err().contains("10000 names at most"));

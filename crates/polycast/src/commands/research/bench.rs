@@ -209,7 +209,7 @@ impl Agent {
             }
             if now >= beat_at {
                 beat_at = now + Duration::from_secs(1);
-                say(Said::Heartbeat(Heartbeat { number, leases: Vec::new() }))?;
+                say(Said::Heartbeat(Heartbeat { number, leases: Vec::new(), node: None }))?;
             }
             let asked_at = Instant::now();
             say(Said::Request(self.request(number)))?;

@@ -1,8 +1,10 @@
 //! Receivers that have gone in mid-transfer: what starts an agent again that has ended does so within
-//! seconds, and it goes on with what it has. It does not come by itself: the source calls it again.
+//! seconds, and it goes on with what it has. It does not come by itself: the source calls it again. And
+//! receivers that are counted and will not come.
 
 use super::{AWAITED_MAX, Entry, Expected, Output, Roster, Stage};
-use crate::session::Gone;
+use crate::session::{Gone, Why};
+use alloc::string::String;
 use polycast_types::{Duration, Time};
 
 /// One that has gone is called again so long after that, and after each call in vain.
@@ -41,8 +43,42 @@ impl Roster {
         matches!(self.config.expected, Expected::Named(_)) && !matches!(how, Gone::Foreign(_))
     }
 
+    /// One of those that are counted will not come.
+    pub(super) fn expect_fewer(&mut self, now: Time) {
+        let is_missing = self.missing() > 0;
+        if let Expected::Count(count) = &mut self.config.expected
+            && is_missing
+        {
+            *count -= 1;
+            self.next_check = Some(now);
+        }
+    }
+
+    /// One that was called does not come.
+    pub(super) fn not_coming(&mut self, now: Time, name: &str, why: String) {
+        let Some(at) = self.position(name) else { return };
+        let entry = &self.entries[at];
+        match entry.stage {
+            // It was here: that it has gone is what there is to say.
+            Stage::Called if entry.away.is_some() => self.fail(now, at, Why::WentAway),
+            Stage::Called => self.fail(now, at, Why::NotComing(why)),
+            _ => {}
+        }
+        self.call_later(now, at);
+        self.next_check = Some(now);
+    }
+
+    /// One that has failed does not come again either.
+    pub(super) fn take_out(&mut self, now: Time, name: &str) {
+        self.give_up(now, name, Why::TakenOut);
+        let at = self.position(name).filter(|at| self.entries[*at].failure().is_some());
+        if let Some(at) = at {
+            self.entries[at].stage = Stage::Failed(Why::TakenOut);
+        }
+    }
+
     /// It was called again, and did not come.
-    pub(super) fn call_later(&mut self, now: Time, at: usize) {
+    fn call_later(&mut self, now: Time, at: usize) {
         let Some(away) = &mut self.entries[at].away else { return };
         let gap = Duration(now.since(away.since).0 / CALL_AGAIN_PARTS);
         away.call_at = Some(now + gap.clamp(CALL_AGAIN_AFTER, CALL_AGAIN_MOST));

@@ -296,7 +296,11 @@ impl Cluster {
                 let name = self.push(transfer).receivers[receiver as usize].name.clone();
                 if self.run_mut(transfer).is_some_and(|run| run.handle == handle) {
                     let why = "its agent does not let it join".to_string();
-                    self.tell_roster(net.now(), transfer, RosterInput::NotComing { name: &name, why });
+                    let input = match self.push(transfer).config.counted {
+                        true => RosterInput::Fewer,
+                        false => RosterInput::NotComing { name: &name, why },
+                    };
+                    self.tell_roster(net.now(), transfer, input);
                     self.drive_source(net, transfer);
                 }
             }

@@ -77,11 +77,13 @@ impl Cluster {
         push.source.finished_at = None;
         push.source.full_rate_at = None;
         if push.config.counted {
-            let come = |at: &u32| {
-                let host = &push.receivers[*at as usize];
-                !host.down && host.mood != Some(super::Mood::Unwilling)
-            };
-            let coming: Vec<u32> = lacking.into_iter().filter(come).collect();
+            let is_up = |at: &u32| !push.receivers[*at as usize].down;
+            let unwilling = |at: &u32| push.receivers[*at as usize].mood == Some(super::Mood::Unwilling);
+            let (unwilling, coming): (Vec<u32>, Vec<u32>) =
+                lacking.into_iter().filter(is_up).partition(unwilling);
+            for receiver in unwilling {
+                self.plan(net, now + CALLED_AFTER, Happening::NotComing { transfer, receiver, handle });
+            }
             coming.into_iter().for_each(|receiver| self.join(net, transfer, receiver));
         }
         self.drive_source(net, transfer);

@@ -129,3 +129,26 @@ fn counted_receivers_are_not_called() {
     go(&mut roster, ms(100), 1);
     assert_eq!(calls_until(&mut roster, ms(20_000)), []);
 }
+
+/// Receivers that will not come are not waited for, before the start and after it.
+#[test]
+fn one_that_will_not_come_is_not_waited_for() {
+    for verdicts in BOTH {
+        let mut roster = Roster::new(ms(0), config(Expected::Count(3), verdicts));
+        join(&mut roster, ms(0), 1, "a");
+        join(&mut roster, ms(0), 2, "b");
+        assert!(!outputs(&mut roster, ms(0)).contains(&Output::Start));
+        roster.handle(ms(10), Input::Fewer);
+        assert!(outputs(&mut roster, ms(10)).contains(&Output::Start));
+        // All that are still expected are here: none of them loses its place.
+        roster.handle(ms(20), Input::Fewer);
+        assert_eq!((roster.missing(), roster.entries().count()), (0, 2));
+
+        let mut roster = Roster::new(ms(0), config(Expected::Count(2), verdicts));
+        outputs(&mut roster, ms(0));
+        roster.handle(ms(1), Input::Fewer);
+        assert!(!outputs(&mut roster, ms(1)).contains(&Output::Finished), "one may come");
+        roster.handle(ms(2), Input::Fewer);
+        assert!(outputs(&mut roster, ms(2)).contains(&Output::Finished), "none comes");
+    }
+}

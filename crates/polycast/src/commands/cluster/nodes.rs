@@ -1,0 +1,163 @@
+//! `polycast nodes`: the machines of the cluster, a line each.
+
+use super::{connect, runtime};
+use crate::args::cluster::LocalArgs;
+use crate::exit::{Exit, Failure};
+use crate::output::{self, Format};
+use polycast_api::manager::{AgentStatus, NodeReport, StatusResponse};
+use polycast_types::{Printable, format_bytes};
+use serde_json::{Value, json};
+
+/// An agent that has been silent for longer than this is late: heartbeats come every second or two.
+const LATE_MS: u64 = 5_000;
+const HEADINGS: [&str; 7] = ["NAME", "STATE", "ADDRESS", "VERSION", "STORE", "OBJECTS", "TRANSFERS"];
+
+/// `polycast nodes`
+pub(super) fn run(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
+    let (_, status) =
+        runtime()?.block_on(async { Ok::<_, Failure>(connect(local).await?.manager_status().await?) })?;
+    let nodes = nodes(&status);
+    let documents: Vec<Value> = nodes.iter().map(Node::document).collect();
+    output::result(format, &documents, &text(&nodes))?;
+    Ok(Exit::Done)
+}
+
+/// A machine as its manager knows it.
+struct Node {
+    agent: AgentStatus,
+    state: &'static str,
+}
+
+/// All machines, by their names.
+fn nodes(status: &StatusResponse) -> Vec<Node> {
+    let state = |agent: &AgentStatus| match agent {
+        agent if !agent.unreachable_by.is_empty() => "unreachable",
+        agent if agent.silent_ms > LATE_MS => "silent",
+        _ => "ready",
+    };
+    let here = status.agents.iter().map(|agent| Node { agent: agent.clone(), state: state(agent) });
+    let lost = status.lost.iter().map(|agent| Node { agent: agent.clone(), state: "lost" });
+    let mut all: Vec<Node> = here.chain(lost).collect();
+    all.sort_by(|a, b| a.agent.name.cmp(&b.agent.name));
+    all
+}
+
+impl Node {
+    fn document(&self) -> Value {
+        let AgentStatus { name, control_address, silent_ms, unreachable_by, node, .. } = &self.agent;
+        let by = (!unreachable_by.is_empty()).then_some(unreachable_by);
+        let address = (!control_address.is_empty()).then_some(control_address);
+        let of = |value: fn(&NodeReport) -> Value| node.as_ref().map(value);
+        json!({
+            "name": name, "state": self.state, "control_address": address, "silent_ms": silent_ms,
+            "unreachable_by": by, "node_version": of(|node| json!(node.version)),
+            "uptime_seconds": of(|node| json!(node.uptime_seconds)),
+            "store_used_bytes": of(|node| json!(node.store_used_bytes)),
+            "store_max_bytes": of(|node| json!(node.store_max_bytes)).filter(|most| !most.is_null()),
+            "store_free_bytes": of(|node| json!(node.store_free_bytes)),
+            "objects": of(|node| json!(node.objects)), "sending": of(|node| json!(node.sending)),
+            "receiving": of(|node| json!(node.receiving)),
+        })
+    }
+
+    /// What stands below the headings.
+    fn cells(&self) -> [String; 7] {
+        let AgentStatus { name, control_address, silent_ms, unreachable_by, node, .. } = &self.agent;
+        let ago = || format!("{} ago", crate::report::seconds(*silent_ms as f64 / 1e3));
+        let state = match self.state {
+            "unreachable" => format!("unreachable by {}", Printable(unreachable_by)),
+            "ready" => "ready".to_string(),
+            state => format!("{state}, heard {}", ago()),
+        };
+        let said = |words: fn(&NodeReport) -> String| node.as_ref().map_or_else(|| "-".to_string(), words);
+        let store = said(|node| {
+            // Where the store has no limit of its own, its file system has one.
+            let most =
+                node.store_max_bytes.unwrap_or(node.store_used_bytes.saturating_add(node.store_free_bytes));
+            format!("{} of {}", format_bytes(node.store_used_bytes), format_bytes(most))
+        });
+        let transfers = said(|node| match (node.sending, node.receiving) {
+            (0, 0) => "-".to_string(),
+            (sending, 0) => format!("{sending} out"),
+            (0, receiving) => format!("{receiving} in"),
+            (sending, receiving) => format!("{sending} out, {receiving} in"),
+        });
+        let address = if control_address.is_empty() { "-" } else { control_address };
+        [
+            Printable(name).to_string(),
+            state,
+            address.to_string(),
+            said(|node| Printable(&node.version).to_string()),
+            store,
+            said(|node| node.objects.to_string()),
+            transfers,
+        ]
+    }
+}
+
+/// The table for people.
+fn text(nodes: &[Node]) -> String {
+    let mut rows = vec![HEADINGS.map(str::to_string)];
+    rows.extend(nodes.iter().map(Node::cells));
+    let width =
+        |column: usize| rows.iter().map(|row| console::measure_text_width(&row[column])).max().unwrap_or(0);
+    let widths: [usize; 7] = std::array::from_fn(width);
+    let line = |row: &[String; 7]| {
+        let cells = row.iter().zip(widths);
+        let padded = cells
+            .map(|(cell, width)| format!("{cell}{}", " ".repeat(width - console::measure_text_width(cell))));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_string()
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_machine_has_a_line() {
+        let agent = |name: &str, silent_ms, unreachable_by: &str, node| AgentStatus {
+            name: name.into(),
+            control_address: "10.0.0.1:7401".into(),
+            silent_ms,
+            unreachable_by: unreachable_by.into(),
+            unreachable_ms: 0,
+            node,
+        };
+        let node = NodeReport {
+            version: "0.1.0".into(),
+            store_used_bytes: 3 << 30,
+            store_free_bytes: 5 << 30,
+            objects: 7,
+            sending: 1,
+            ..NodeReport::default()
+        };
+        let status = StatusResponse {
+            agents: vec![
+                agent("gpu2", 100, "", Some(node)),
+                agent("gpu1", 9_000, "", None),
+                agent(
+                    "gpu3",
+                    100,
+                    "gpu2",
+                    Some(NodeReport { store_max_bytes: Some(1 << 30), ..NodeReport::default() }),
+                ),
+            ],
+            lost: vec![AgentStatus { name: "gpu0".into(), silent_ms: 120_000, ..AgentStatus::default() }],
+            ..StatusResponse::default()
+        };
+        let nodes = nodes(&status);
+        let text = text(&nodes);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 5);
+        assert!(lines[0].starts_with("NAME  STATE"), "{text}");
+        assert!(
+            lines[1].contains("lost, heard 120.0 s ago") && lines[2].contains("silent, heard 9.00 s ago"),
+            "{text}"
+        );
+        assert!(lines[3].contains("3.00 GiB of 8.00 GiB") && lines[3].ends_with("1 out"), "{text}");
+        assert!(lines[4].contains("unreachable by gpu2") && lines[4].contains("0 B of 1.00 GiB"), "{text}");
+        assert_eq!(nodes[0].document()["control_address"], Value::Null);
+    }
+}
