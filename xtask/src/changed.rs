@@ -25,7 +25,8 @@ const READ_BY: &[(&str, &[&str])] = &[
 /// Whatever changes here may change every build.
 const ALL_READ: [&str; 4] = ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", ".cargo/"];
 /// Folders that no test of the workspace covers, and the step that does.
-const OTHER_STEPS: [(&str, &str); 3] = [("python/", "python"), ("spark/", "spark"), ("fuzz/", "fuzz")];
+const OTHER_STEPS: [(&str, &str); 4] =
+    [("python/", "python"), ("packaging/", "packaging"), ("spark/", "spark"), ("fuzz/", "fuzz")];
 
 /// Runs the task, for the crates that are named or for what was changed.
 pub(crate) fn run(names: &[String]) -> ExitCode {

@@ -30,8 +30,9 @@ const TEST_TOOLS: [&str; 17] = [
     "vvp",
 ];
 /// Programs that a step needs, by its name.
-const STEP_TOOLS: [(&str, &[&str]); 5] = [
+const STEP_TOOLS: [(&str, &[&str]); 6] = [
     ("python", &["python3"]),
+    ("packaging", &["python3"]),
     ("spark", &["javac", "mvn", "python3"]),
     ("fuzz", &["c++"]),
     ("deny", &["cargo-deny"]),
@@ -62,7 +63,7 @@ pub(crate) fn look(steps: &[&Step]) -> Found {
     if has("test") && !is_root {
         found.notes.push("tests that need root are left out, and named at the end: they make networks, switches and kernel programs".to_string());
     }
-    if has("python") || has("spark") {
+    if ["python", "packaging", "spark"].iter().any(|step| has(step)) {
         look_at_python(&mut found);
     }
     let target = workspace::target();

@@ -10,6 +10,7 @@ mod fuzz;
 mod limit;
 mod links;
 mod machine;
+mod packaging;
 mod prose;
 mod purity;
 mod python;
@@ -31,14 +32,15 @@ Development tasks of Polycast
 Usage: cargo xtask TASK
 
 Tasks:
-  ci [STEP]...  Run all checks, or only the steps named: fmt, test, clippy, doc, small, cluster, examples, python, spark; and,
+  ci [STEP]...  Run all checks, or only the steps named: fmt, test, clippy, doc, small, cluster, examples, python, packaging,
+                spark; and,
                 where named only, fuzz, oldest, no-std, deny, site
   test [CRATE]..
                 Build and run the tests of what was changed since main, and of the crates above it, or of the crates named
   stress [ARG]. Run all tests ten times, five of them beside busy cores and a busy disk, and name those that failed once:
                 --runs N, --loaded N, CRATE..
   prepare STEP..
-                Fetch and build what the steps python, spark and fuzz need
+                Fetch and build what the steps python, packaging, spark and fuzz need
   oldest        Check everything with the oldest Rust that Cargo.toml names
   no-std        Build the pure crates for a target without the standard library
   mutants [CRATE]
@@ -54,6 +56,7 @@ Tasks:
                 --static makes one for every Linux
   site          Make a site of the documents with mdBook, below target/site, and check its links
   python [ARG]  Build the Python package, and run its tests in an environment of their own; --torch also those that need torch (5 GB)
+  packaging     Test the alert rules, the dashboard, the Helm chart and the Ansible role with the real programs
   spark [V]..   Build the jar for Apache Spark, and run jobs with it: of Spark 4, or those of 4 and 3.5 that are named; --short leaves
                 out those that take long
   arrows        Show which crate uses which, and check that arrows only point down
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
         "dist" => dist::run(rest),
         "site" => site::run(rest),
         "python" => python::run(rest),
+        "packaging" => packaging::run(),
         "spark" => spark::run(rest),
         "swarm" => tools::swarm(rest),
         "leaders" => tools::leaders(rest),

@@ -1,7 +1,7 @@
 //! Tasks that are short: what a person starts by name, and what a job of the workflow starts.
 
 use crate::ci::cargo;
-use crate::{fuzz, python, spark, workspace};
+use crate::{fuzz, packaging, python, spark, workspace};
 use std::process::{Command, ExitCode, Stdio};
 use toml::Table;
 
@@ -11,16 +11,18 @@ const BARE_TARGET: &str = "x86_64-unknown-none";
 /// way of.
 const MUTATED: [&str; 5] = ["types", "wire", "topology", "planning", "protocol"];
 
-/// Fetches and builds what a step needs: `python`, `spark` or `fuzz`.
+/// Fetches and builds what a step needs: `python`, `packaging`, `spark` or `fuzz`.
 pub(crate) fn prepare(names: &[String]) -> ExitCode {
     let known = [
         ("python", python::prepare as fn() -> Result<(), String>),
+        ("packaging", packaging::prepare),
         ("spark", spark::prepare),
         ("fuzz", fuzz::prepare),
     ];
     for name in names {
         let Some((_, task)) = known.iter().find(|(known, _)| known == name) else {
-            eprintln!("error: there is nothing to prepare for '{name}': choose from python, spark, fuzz");
+            let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+            eprintln!("error: there is nothing to prepare for '{name}': choose from {}", names.join(", "));
             return ExitCode::FAILURE;
         };
         if let Err(error) = task() {

@@ -76,6 +76,8 @@ pub(crate) const STEPS: &[Step] = &[
     builds("examples", &["test", "--locked", "--workspace", "--doc"], 20),
     // The Python package, with the program that the tests have built.
     Step { kind: Kind::Waits { fetch: PREPARES, build: None }, ..builds("python", &["python"], 30) },
+    // Rules, chart and role for operators, with the programs that read them.
+    Step { kind: Kind::Waits { fetch: PREPARES, build: None }, ..builds("packaging", &["packaging"], 10) },
     // The jar for Spark, with short jobs of one version of it; most of the first run is to download that.
     Step {
         kind: Kind::Waits { fetch: PREPARES, build: None },
