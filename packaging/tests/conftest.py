@@ -88,6 +88,7 @@ class Daemon:
         line = self.process.stdout.readline()
         assert line, f"{arguments} ended with status {self.process.wait()}"
         self.ready: dict[str, str] = json.loads(line)
+        assert "error" not in self.ready, self.ready["error"]
 
     def page(self, path: str) -> str:
         """What its page for monitoring says."""
@@ -144,7 +145,7 @@ class Cluster:
 def short_folder() -> Iterator[Path]:
     """A folder in memory whose name is short enough for sockets below it."""
     folder = Path("/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp") / f"polycast-test-{os.getpid()}-{next(_TRIED)}"
-    folder.mkdir(mode=0o700)
+    folder.mkdir(mode=0o755)
     try:
         yield folder
     finally:
