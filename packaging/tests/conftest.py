@@ -25,7 +25,7 @@ HANG_S = 120.0
 # Ports that the system does not give to a socket that asks for any: Linux begins with 32,768 unless it is told otherwise.
 _PORTS = range(20_000, 30_000)
 _TRIED = itertools.count(os.getpid() * 97)
-# What a test needs and a machine lacks since the registry of Python's packages gave none.
+# A test that cannot run for this reason is left out, and no fault of the machine.
 NO_REGISTRY = "the registry has given no"
 
 
@@ -156,11 +156,20 @@ _SKIPPED: list[str] = []
 _LEFT_OUT: list[str] = []
 
 
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Notes the modules that were skipped."""
+    _note(report)
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Notes what was skipped: for want of the registry, or otherwise."""
+    """Notes the tests that were skipped."""
+    _note(report)
+
+
+def _note(report: pytest.CollectReport | pytest.TestReport) -> None:
+    """Notes what was skipped: for want of a registry, or otherwise."""
     if report.skipped:
-        is_registry = NO_REGISTRY in str(report.longrepr) and os.environ.get("POLYCAST_INCOMPLETE")
-        (_LEFT_OUT if is_registry else _SKIPPED).append(report.nodeid)
+        (_LEFT_OUT if NO_REGISTRY in str(report.longrepr) else _SKIPPED).append(report.nodeid)
 
 
 @pytest.hookimpl(trylast=True)

@@ -6,11 +6,12 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import HANG_S, PACKAGING, program, python_tool
+from conftest import HANG_S, PACKAGING, program, python_tool, until
 from machine import Machine
 
 ANSIBLE = PACKAGING / "ansible"
@@ -36,6 +37,16 @@ def test_the_playbook_can_be_read(tmp_path: Path) -> None:
 def test_the_linter_finds_no_fault(tmp_path: Path) -> None:
     result = ansible(tmp_path, "ansible-lint", "--offline", "--profile", "production", "-q", ".")
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    (tmp_path / "play.yml").write_text("- hosts: all\n  gather_facts: false\n  roles: [polycast]\n")
+    arguments = ["-c", "local", "-i", "localhost,", str(tmp_path / "play.yml"), "-e", f"ansible_python_interpreter={sys.executable}"]
+    result = ansible(tmp_path, "ansible-playbook", "--check", *arguments)
+    assert result.returncode != 0
+    for words in ("Set polycast_package or polycast_binary", "Set polycast_manager_address", "Set polycast_key"):
+        assert words in result.stdout, result.stdout + result.stderr
+    assert "DEPRECATION" not in result.stdout + result.stderr
 
 
 @pytest.fixture
@@ -81,3 +92,20 @@ def test_the_role_installs_and_a_second_run_changes_nothing(machine: Machine) ->
     assert (failed, changed) == (0, 2), said
     after = machine.run("systemctl", "show", "-p", "MainPID", "polycast-manager", "polycast-agent").stdout.split()
     assert after[0] == before[0] and after[1] != before[1]
+    the_store_outlives_the_agent(machine)
+
+
+def the_store_outlives_the_agent(machine: Machine) -> None:
+    """What is in memory stays where the agent's unit, alone on its machine, ends and begins again."""
+    manager = ["--manager", "127.0.0.1:7400", "--name", "source", "--interface", "lo", "--key-file", "/root/key"]
+    machine.run("sh", "-c", f"echo {KEY} > /root/key; chmod 600 /root/key; echo data > /root/f")
+    machine.run("systemd-run", "-q", "polycast", "agent", *manager, "--store", "/dev/shm/source", "--socket", "/run/source.sock")
+    until("the source is there", lambda: machine.run("polycast", "status", "--socket", "/run/source.sock", is_checked=False).returncode == 0)
+    machine.run("polycast", "send", "/root/f", "--to", "gpu-1", "--socket", "/run/source.sock")
+    # The manager's unit has the same user: what systemd removes of a user it removes with the last unit of it.
+    machine.run("systemctl", "stop", "polycast-manager")
+    for what in (["restart"], ["stop", "start"]):
+        for step in what:
+            machine.run("systemctl", step, "polycast-agent")
+        listed = json.loads(machine.run("polycast", "--json", "ls", "--socket", "/run/polycast/agent.sock").stdout)
+        assert [each["name"] for each in listed] == ["f"], f"after {what}: {listed}"

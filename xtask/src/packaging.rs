@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// Packages that the tests need, each in one version: a newer linter has other opinions.
-const TOOLS: [&str; 6] = [
+const TOOLS: [&str; 7] = [
     "ansible-core==2.19.14",
     "ansible-lint==26.10.1",
     "helm-python-sdk==0.2.2",
     "kubernetes-validate==1.37.0",
     "pytest==9.2.0",
+    "pytest-xdist==3.8.0",
     "PyYAML==6.0.4",
 ];
 
@@ -46,8 +47,10 @@ fn test() -> Result<(), String> {
         Command::new(pytest)
             .current_dir(workspace::root().join("packaging/tests"))
             .args(["-q", "-rs", "-p", "no:cacheprovider"])
+            // Most of the time they wait.
+            .args(if is_complete { &["-n", "3"][..] } else { &[] })
+            .env("PYTHONDONTWRITEBYTECODE", "1")
             .env("POLYCAST_PROGRAM", program)
-            .env("POLYCAST_INCOMPLETE", if is_complete { "" } else { "1" })
             .env(REQUIRE, if suite::all_required() { suite::ALL } else { "" }),
     )
 }
