@@ -21,6 +21,9 @@ dpkg-deb is and an .rpm where rpmbuild is, into DIR [default: dist].
 /// The services' protos, and where programs of other languages find them.
 const PROTOS: (&str, &str) = ("crates/api/proto", "usr/share/polycast/proto");
 
+/// Folders for operators, which are taken with all that is in them.
+const FOLDERS: [&str; 6] = ["ansible", "cloud-init", "grafana", "helm", "kubernetes", "prometheus"];
+
 /// Paths of completions, by shell.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "usr/share/bash-completion/completions/polycast"),
@@ -192,11 +195,24 @@ fn fill(root: &Path, program: &Path) -> io::Result<()> {
     protos(Path::new(PROTOS.0))?.iter().try_for_each(|file| {
         let from = Path::new(PROTOS.0).join(file);
         put(&from, &format!("{}/{}", PROTOS.1, file.display()))
-    })
+    })?;
+    for folder in FOLDERS {
+        let from = Path::new("packaging").join(folder);
+        for file in files(&from)? {
+            put(&from.join(&file), &format!("usr/share/polycast/{folder}/{}", file.display()))?;
+        }
+    }
+    Ok(())
 }
 
 /// The protos of a folder and those below it, by their paths there.
 fn protos(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let is_proto = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "proto");
+    Ok(files(folder)?.into_iter().filter(is_proto).collect())
+}
+
+/// All files of a folder and those below it, by their paths there; a link to a file is a file.
+fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![PathBuf::new()];
     while let Some(below) = folders.pop() {
@@ -205,7 +221,7 @@ fn protos(folder: &Path) -> io::Result<Vec<PathBuf>> {
             let path = below.join(entry.file_name());
             if entry.file_type()?.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|ending| ending == "proto") {
+            } else {
                 found.push(path);
             }
         }
@@ -256,6 +272,11 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         for (from, _) in FILES {
             assert!(root.join(from).is_file(), "{from}");
+        }
+        for folder in FOLDERS {
+            let folder = root.join("packaging").join(folder);
+            let found = files(&folder).unwrap();
+            assert!(!found.is_empty() && found.iter().all(|file| folder.join(file).is_file()), "{found:?}");
         }
         let samples = fs::read_dir(root.join("docs/scenarios")).unwrap().count();
         assert_eq!(FILES.iter().filter(|(from, _)| from.starts_with("docs/scenarios/")).count(), samples);
