@@ -27,11 +27,9 @@ def ansible(folder: Path, name: str, *arguments: str) -> subprocess.CompletedPro
 
 
 def test_the_playbook_can_be_read(tmp_path: Path) -> None:
-    result = ansible(tmp_path, "ansible-playbook", "--syntax-check", "-i", "inventory.ini", "playbook.yml")
+    result = ansible(tmp_path, "ansible-playbook", "--list-hosts", "-i", "inventory.ini", "playbook.yml")
     assert result.returncode == 0, result.stdout + result.stderr
-    result = ansible(tmp_path, "ansible-inventory", "-i", "inventory.ini", "--list")
-    groups = json.loads(result.stdout)
-    assert len(groups["polycast_agents"]["hosts"]) == 20
+    assert re.findall(r"hosts \((\d+)\)", result.stdout) == ["1", "20"], result.stdout
 
 
 def test_the_linter_finds_no_fault(tmp_path: Path) -> None:

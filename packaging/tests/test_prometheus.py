@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import HANG_S, PACKAGING, Cluster, free_port, tool, until
+from conftest import HANG_S, PACKAGING, Cluster, Daemon, free_port, tool, until
 
 RULES = PACKAGING / "prometheus/polycast.rules.yml"
 RULES_TEST = PACKAGING / "prometheus/polycast.rules.test.yml"
@@ -146,20 +146,38 @@ def highest(series: list[Any]) -> float:
     return max((float(value) for one in series for _, value in one["values"] if value != "NaN"), default=0.0)
 
 
+def begin(cluster: Cluster, number: int) -> subprocess.Popen[str]:
+    """Begins to send an object that no receiver has."""
+    file = cluster.folder / f"{number}.bin"
+    file.write_bytes(number.to_bytes(16, "little") * (OBJECT_BYTES // 16))
+    return cluster.begin("a", "send", str(file), "--to", "b,c")
+
+
+def send(cluster: Cluster, number: int) -> int:
+    """Sends such an object, and gives the status."""
+    sending = begin(cluster, number)
+    sending.communicate(timeout=HANG_S)
+    return sending.returncode
+
+
+def runs(agent: Daemon) -> bool:
+    return 'polycast_transfers{direction="sending"} 1\n' in agent.page("/metrics")
+
+
 def test_every_panel_has_data_and_alerts_fire(watched: tuple[Cluster, Prometheus]) -> None:
     cluster, prometheus = watched
-    file = cluster.folder / "model.bin"
-    file.write_bytes(bytes(range(256)) * (OBJECT_BYTES // 256))
     until("all daemons are scraped", lambda: len(prometheus.series("up == 1")) == 4)
-    sending = cluster.begin("a", "send", str(file), "--to", "b,c")
-    # While it runs.
-    until("the transfer is seen", lambda: highest(prometheus.series('polycast_transfers{direction="sending"}')) >= 1)
-    until("its path is seen", lambda: prometheus.series("sum by (fabric) (polycast_leases)"))
-    assert sending.poll() is None, "the transfer was over before it was looked at"
-    said = sending.communicate(timeout=HANG_S)
-    assert sending.returncode == 0, said
+
+    # A machine that is busy may not look while one runs: then another one does.
+    def is_seen() -> bool:
+        return highest(prometheus.series('polycast_transfers{direction="sending"}')) >= 1 and bool(prometheus.series("polycast_leases"))
+
+    sent = 0
+    while not is_seen():
+        sent += 1
+        assert send(cluster, sent) == 0
     received = 'polycast_received_bytes_total * on (instance, job) group_left (name) polycast_agent_info{name=~"b|c"}'
-    until("both receivers are seen", lambda: len([one for one in prometheus.series(received) if highest([one]) == OBJECT_BYTES]) == 2)
+    until("both receivers are seen", lambda: len([one for one in prometheus.series(received) if highest([one]) == sent * OBJECT_BYTES]) == 2)
     for page in [cluster.manager.page("/metrics"), cluster.agents["a"].page("/metrics")]:
         must(promtool("check", "metrics", text=page))
 
@@ -173,12 +191,12 @@ def test_every_panel_has_data_and_alerts_fire(watched: tuple[Cluster, Prometheus
     assert prometheus.alerts("firing") | prometheus.alerts("pending") == set()
 
     # A receiver that is killed in the middle, and then the manager.
-    file.write_bytes(bytes(range(255, -1, -1)) * (OBJECT_BYTES // 256))
-    sending = cluster.begin("a", "send", str(file), "--to", "b,c")
-    until("the second transfer is seen", lambda: prometheus.ask("query", query='polycast_transfers{direction="sending"} == 1')["result"])
+    sending = begin(cluster, sent + 1)
+    until("it runs, or has ended", lambda: sending.poll() is not None or runs(cluster.agents["a"]))
     cluster.agents["c"].end(signal.SIGKILL)
     sending.communicate(timeout=HANG_S)
-    assert sending.returncode == 1
+    # If it had ended, this one has a receiver that is gone.
+    assert sending.returncode == 1 or send(cluster, sent + 2) == 1
     until("failed receivers alert", lambda: ("PolycastReceiversFail", "a") in prometheus.alerts("firing"))
     until("a silent daemon alerts", lambda: ("PolycastUnreachable", "") in prometheus.alerts("pending"))
     until("a lost agent alerts", lambda: ("PolycastAgentsLost", "") in prometheus.alerts("pending"))
