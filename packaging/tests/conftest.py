@@ -67,6 +67,11 @@ def tool(name: str) -> str:
     return path
 
 
+def ending_with_us(*command: str) -> list[str]:
+    """A command whose process is killed when this one ends."""
+    return [tool("setpriv"), "--pdeathsig", "KILL", *command]
+
+
 def python_tool(name: str) -> str:
     """A program of the tests' own environment."""
     path = PYTHON.parent / name
@@ -83,7 +88,9 @@ class Daemon:
     """A daemon of Polycast, which ends with the test."""
 
     def __init__(self, *arguments: str) -> None:
-        self.process = subprocess.Popen([program(), "--json", *arguments], stdout=subprocess.PIPE, text=True)
+        # Also where this process is killed it ends.
+        command = [program(), "--json", *arguments, "--until-input-ends"]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, f"{arguments} ended with status {self.process.wait()}"
@@ -99,8 +106,9 @@ class Daemon:
         """Ends it."""
         self.process.send_signal(how)
         self.process.wait(HANG_S)
-        assert self.process.stdout is not None
+        assert self.process.stdout is not None and self.process.stdin is not None
         self.process.stdout.close()
+        self.process.stdin.close()
 
 
 class Cluster:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import HANG_S, tool, until
+from conftest import HANG_S, ending_with_us, tool, until
 
 # Folders of the copy that do not come from this system. Kernel settings are not its to change, and nothing but what a test starts
 # runs there: services that set up a whole machine, or clean its /tmp, are masked.
@@ -75,7 +75,7 @@ class Machine:
         shell = ["sh", "-c", _SET_UP, "sh", str(self.folder), *_MASKED]
         self._log = (folder / "machine.log").open("w+")
         self._process = subprocess.Popen(
-            [*enter, tool("unshare"), *names, *shell], stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
+            ending_with_us(*enter, tool("unshare"), *names, *shell), stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
         )
         try:
             self.first = until("the machine begins", self._child)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import HANG_S, NO_REGISTRY, PACKAGING, Daemon, free_port, program, tool, until
+from conftest import HANG_S, NO_REGISTRY, PACKAGING, Daemon, ending_with_us, free_port, program, tool, until
 
 helm_python = pytest.importorskip("helm_python", reason=f"{NO_REGISTRY} helm-python-sdk")
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason=f"{NO_REGISTRY} kubernetes-validate")
@@ -292,7 +292,7 @@ def test_several_managers_find_their_etcd(nodes: list[Node], short_folder: Path)
     client, peer = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
     urls = ["--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer]
     data = ["--data-dir", str(short_folder / "etcd"), "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"]
-    etcd = subprocess.Popen([tool("etcd"), *urls, *data], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    etcd = subprocess.Popen(ending_with_us(tool("etcd"), *urls, *data), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
         values = VALUES["everything"] | {"etcd": {"endpoints": [client.removeprefix("http://")], "prefix": "/other"}}
         node = add(nodes, short_folder, "m", values)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import HANG_S, PACKAGING, Cluster, Daemon, free_port, tool, until
+from conftest import HANG_S, PACKAGING, Cluster, Daemon, ending_with_us, free_port, tool, until
 
 RULES = PACKAGING / "prometheus/polycast.rules.yml"
 RULES_TEST = PACKAGING / "prometheus/polycast.rules.test.yml"
@@ -89,7 +89,7 @@ class Prometheus:
         self.address = f"127.0.0.1:{free_port()}"
         self.log = (folder / "prometheus.log").open("w+")
         options = [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data", f"--web.listen-address={self.address}"]
-        self.process = subprocess.Popen([tool("prometheus"), *options], stderr=self.log)
+        self.process = subprocess.Popen(ending_with_us(tool("prometheus"), *options), stderr=self.log)
         self.began = time.time()
         until("Prometheus is ready", self._is_ready)
 
