@@ -24,7 +24,7 @@ pub(crate) fn expand(text: &str) -> Result<Vec<String>, String> {
     Ok(hosts)
 }
 
-/// What stands between commas that are in no bracket.
+/// Parts between commas that are in no bracket.
 fn parts(text: &str) -> Vec<&str> {
     let (mut parts, mut begin, mut depth) = (Vec::new(), 0, 0_u32);
     for (at, letter) in text.char_indices() {

@@ -131,7 +131,7 @@ impl Sshd {
             )
             .as_bytes(),
         );
-        // It wants this folder where it runs as root.
+        // As root it needs this folder.
         let _ = fs::create_dir_all("/run/sshd");
         let child = Command::new(program)
             .args(["-D", "-f", &settings])

@@ -55,7 +55,7 @@ impl Seats {
         self.0.get(agent).map(|chair| chair.number)
     }
 
-    /// What the agents have last said of their hosts.
+    /// Last accounts of the agents of their hosts.
     pub(super) fn nodes(&self) -> BTreeMap<String, api::NodeReport> {
         let said = |(agent, chair): (&AgentKey, &Chair)| Some((agent.name.clone(), chair.node.clone()?));
         self.0.iter().filter_map(said).collect()

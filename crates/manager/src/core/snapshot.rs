@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub agents: Vec<(String, Member)>,
-    /// What they have last said of their hosts.
+    /// Their last accounts of their hosts.
     pub nodes: BTreeMap<String, NodeReport>,
     /// Agents that others could not reach.
     pub unreachable: BTreeMap<String, Unreachable>,

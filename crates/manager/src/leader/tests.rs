@@ -529,7 +529,7 @@ impl World {
             agent.beat += 1;
             session.beats.push_back((agent.beat, now));
             let leases = agent.held.keys().copied().collect();
-            session.out.push_back(Said::Heartbeat(api::Heartbeat { number: agent.beat, leases }));
+            session.out.push_back(Said::Heartbeat(api::Heartbeat { number: agent.beat, leases, node: None }));
         }
         let mut ended = session.beats.front().is_some_and(|(_, sent)| now - *sent >= ANSWER);
         while !ended && !session.gate.is_closed() {

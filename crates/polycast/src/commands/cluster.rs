@@ -392,10 +392,7 @@ fn send_once(args: &SendArgs, object: Named, again: bool, format: Format) -> Res
         if outcome.is_err() || object_is_passing {
             forget(session, data).await;
         }
-        let report = outcome.map_err(|failure| match failure.kind {
-            AGENT_LOST => failure.hint(GOES_ON),
-            _ => failure,
-        })?;
+        let report = outcome.map_err(with_hint)?;
         if args.replace {
             removal::retire(session, data, &name, &report).await?;
         }
@@ -405,6 +402,11 @@ fn send_once(args: &SendArgs, object: Named, again: bool, format: Format) -> Res
         };
         report::conclude_without(&Delivery::new(&object.name, report), &missed, format)
     }))
+}
+
+/// Says what to do where the agent has gone.
+fn with_hint(failure: Failure) -> Failure {
+    if failure.kind == AGENT_LOST { failure.hint(GOES_ON) } else { failure }
 }
 
 fn is_at_all(report: &Report) -> bool {

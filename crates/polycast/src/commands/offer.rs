@@ -20,6 +20,10 @@ use std::sync::Arc;
 /// Time to wait for receivers that were requested by number.
 const USUAL: Duration = Duration::from_secs(30);
 
+/// Remedy for an offer that was ended before a receiver has come.
+const KEPT_HINT: &str =
+    "receivers that look for this offer find it again if you offer with the same code: --code CODE";
+
 /// Waits for the receivers and delivers to them.
 pub(super) fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
     let kept = KeptCodes::of_user();
@@ -121,10 +125,8 @@ fn offer(
     progress.finish();
     let report = outcome?;
     if report.receivers.is_empty() && cancel::is_asked() {
-        let kept =
-            "receivers that look for this offer find it again if you offer with the same code: --code CODE";
         let failure = Failure::cancelled();
-        return Err(if has_code { failure.hint(kept) } else { failure });
+        return Err(if has_code { failure.hint(KEPT_HINT) } else { failure });
     }
     if let Some(hint) = fallback_hint(&report, &interface, door.udp_port) {
         output::say(&hint);

@@ -80,13 +80,13 @@ impl Target {
         Ok(Target { user: user.map(str::to_string), hosts, path: path.to_string() })
     }
 
-    /// What the secure shell is given.
+    /// The word that leads a secure shell there.
     fn login(&self, host: &str) -> String {
         self.user.as_ref().map_or_else(|| host.to_string(), |user| format!("{user}@{host}"))
     }
 }
 
-/// What is to be delivered, and where to.
+/// Splits the words into the object and the place for it.
 fn split(args: &PushArgs) -> Result<(ChoiceArgs, String), Failure> {
     let wrong = |text: &str| {
         let hint = "polycast push FILE.. HOSTS:PATH, such as: polycast push model.bin 'gpu[01-32]:/data/'";

@@ -60,7 +60,7 @@ impl Node {
         })
     }
 
-    /// What stands below the headings.
+    /// Cells below the headings.
     fn cells(&self) -> [String; 7] {
         let AgentStatus { name, control_address, silent_ms, unreachable_by, node, .. } = &self.agent;
         let ago = || format!("{} ago", crate::report::seconds(*silent_ms as f64 / 1e3));

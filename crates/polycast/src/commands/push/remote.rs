@@ -103,7 +103,7 @@ set -- accept - --from "$f" --timeout {FIND_WITHIN_S}s --host "$n" --json --quie
         Ok(Shell { words, script })
     }
 
-    /// What to say to one host.
+    /// The script for one host.
     fn script(&self, host: &str, path: &str) -> String {
         let path = match path {
             "" | "~" => ".",
