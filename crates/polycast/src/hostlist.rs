@@ -17,7 +17,7 @@ pub(crate) fn expand(text: &str) -> Result<Vec<String>, String> {
                 hosts.push(host);
             }
             if hosts.len() > HOSTS_MAX {
-                return Err(format!("'{text}' means more than {HOSTS_MAX} hosts"));
+                return Err(format!("'{text}' means more than {HOSTS_MAX} names"));
             }
         }
     }

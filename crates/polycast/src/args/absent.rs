@@ -92,7 +92,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     /// The commands that every build has.
-    const ALWAYS: [&str; 5] = ["cast", "offer", "accept", "doctor", "key"];
+    const ALWAYS: [&str; 6] = ["cast", "offer", "accept", "push", "doctor", "key"];
 
     /// A command that a build lacks is in the table: a user never hears only that there is none of that name.
     #[test]

@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(at.line(40), "[==>       ]  28%  1.21 Gbit/s  1 s left");
         assert_eq!(at.line(20), "[===>         ]  28%");
         let held_up = Position { rate_bps: Some(0.0), ..at };
-        assert_eq!(held_up.line(60), "[=======>               ]  28%  54.00 of 188.00 MiB  waiting");
+        assert_eq!(held_up.line(60), "[======>                ]  28%  54.00 of 188.00 MiB  waiting");
         for (bytes, total, rate_bps) in [
             (0, 0, None),
             (0, 3, None),

@@ -102,10 +102,10 @@ mod tests {
             ["gpu-9.rack", "gpu-10.rack", "gpu-11.rack", "db"]
         );
         assert_eq!(of(&["h[08-10]"]).unwrap(), ["h08", "h09", "h10"]);
-        for wrong in ["h[2-1]", "h[1-", "h]", "h[a-b]", "h[-2]", "h[1-2"] {
+        for wrong in ["h[1-", "h]", "h[a-b]", "h[-2]", "h[1-2"] {
             assert!(of(&[wrong]).unwrap_err().contains("gpu-[1-20]"), "{wrong}");
         }
-        assert!(of(&["h[1-20000]"]).unwrap_err().contains("10000 names at most"));
+        assert!(of(&["h[1-20000]"]).unwrap_err().contains("more than 10000 names"));
         assert!(of(&["h[0-18446744073709551615]"]).is_err());
     }
 }
