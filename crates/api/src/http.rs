@@ -43,7 +43,13 @@ pub enum Kind {
     Counter,
     /// Rises and falls.
     Gauge,
+    /// Counts of observations up to bounds, with their number and sum.
+    Histogram,
 }
+
+/// Label of a histogram's bounds, and the one that stands for the end of its name.
+const BELOW: &str = "le";
+const PART: &str = "";
 
 /// One metric with its values.
 #[derive(Clone, PartialEq, Debug)]
@@ -76,6 +82,32 @@ impl Metric {
     ) -> Self {
         let values = values.into_iter().map(|(text, value)| (vec![(label, text)], value)).collect();
         Metric { name, help, kind, values }
+    }
+
+    /// A histogram: the bounds, how many observations lie between each and the one before it, the last entry
+    /// how many lie above all, and the sum of all.
+    ///
+    /// # Panics
+    /// There is not one count more than bounds.
+    #[must_use]
+    pub fn histogram(
+        name: &'static str,
+        help: &'static str,
+        bounds: &[f64],
+        counts: &[u64],
+        sum: f64,
+    ) -> Self {
+        assert_eq!(counts.len(), bounds.len() + 1, "each observation is below a bound or above all");
+        let mut below = 0;
+        let mut values = Vec::new();
+        let bounds = bounds.iter().map(ToString::to_string).chain(["+Inf".to_string()]);
+        for (bound, count) in bounds.zip(counts) {
+            below += count;
+            values.push((vec![(BELOW, bound)], below as f64));
+        }
+        values.push((vec![(PART, "_sum".to_string())], sum));
+        values.push((vec![(PART, "_count".to_string())], below as f64));
+        Metric { name, help, kind: Kind::Histogram, values }
     }
 }
 
@@ -175,14 +207,21 @@ fn render(metrics: &[Metric]) -> String {
         let kind = match kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
         };
         // Writing to a String does not fail.
         let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for (labels, value) in values {
-            let labels: Vec<_> =
-                labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escaped(value))).collect();
-            let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-            let _ = writeln!(text, "{name}{labels} {value}");
+            let end = match labels.iter().find(|(label, _)| [PART, BELOW].contains(label)) {
+                Some((label, _)) if *label == BELOW && kind == "histogram" => "_bucket",
+                Some((label, end)) if *label == PART => end,
+                _ => "",
+            };
+            let shown = labels.iter().filter(|(label, _)| *label != PART);
+            let shown: Vec<_> =
+                shown.map(|(label, value)| format!("{label}=\"{}\"", escaped(value))).collect();
+            let labels = if shown.is_empty() { String::new() } else { format!("{{{}}}", shown.join(",")) };
+            let _ = writeln!(text, "{name}{end}{labels} {value}");
         }
     }
     text
@@ -357,6 +396,21 @@ mod tests {
             let answer = ask(address, "/metrics", host).await;
             assert!(answer.starts_with("HTTP/1.1 403"), "{host}: {answer}");
         }
+    }
+
+    #[test]
+    fn a_histogram_counts_what_is_below_each_bound() {
+        let metric = Metric::histogram("polycast_x_seconds", "X.", &[0.5, 2.0], &[3, 0, 4], 31.5);
+        let lines = [
+            "# HELP polycast_x_seconds X.",
+            "# TYPE polycast_x_seconds histogram",
+            "polycast_x_seconds_bucket{le=\"0.5\"} 3",
+            "polycast_x_seconds_bucket{le=\"2\"} 3",
+            "polycast_x_seconds_bucket{le=\"+Inf\"} 7",
+            "polycast_x_seconds_sum 31.5",
+            "polycast_x_seconds_count 7",
+        ];
+        assert_eq!(render(&[metric]).lines().collect::<Vec<_>>(), lines);
     }
 
     /// However many say nothing, one that asks is answered: the oldest of them has made room.
