@@ -55,6 +55,14 @@ impl Secret {
     /// # Errors
     /// The file cannot be read, others can read it too, or it holds no key.
     pub fn read(path: &Path) -> Result<Secret, KeyFileError> {
+        Self::read_of(path, None)
+    }
+
+    /// Reads a cluster's key that may also be another user's: root does, who looks after that one's files.
+    ///
+    /// # Errors
+    /// As those of [`Secret::read`].
+    pub fn read_of(path: &Path, owner: Option<u32>) -> Result<Secret, KeyFileError> {
         let failed = |source| KeyFileError::Read { path: path.into(), source };
         // A pipe must not hold us.
         let mut options = OpenOptions::new();
@@ -63,7 +71,8 @@ impl Secret {
         if !metadata.is_file() {
             return Err(failed(io::Error::other("it is no regular file")));
         }
-        if ![0, rustix::process::geteuid().as_raw()].contains(&metadata.uid()) {
+        let own = rustix::process::geteuid().as_raw();
+        if ![Some(0), Some(own), owner].contains(&Some(metadata.uid())) {
             return Err(KeyFileError::Foreign { path: path.into() });
         }
         let mode = metadata.mode() & 0o777;

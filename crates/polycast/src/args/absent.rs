@@ -46,6 +46,7 @@ pub(crate) const PARTS: [Part; 3] = [
             "undrain",
             "token",
             "audit",
+            "setup",
         ],
     },
     Part {

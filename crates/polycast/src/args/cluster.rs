@@ -89,6 +89,95 @@ pub(crate) enum Admission {
     /// Check what a manager has written down of whom it has let in, and what it has allowed
     #[command(after_long_help = help::AUDIT_MORE)]
     Audit(AuditArgs),
+    /// Make this machine one of a cluster: account, key, settings and unit, and start it (root)
+    #[command(long_about = help::SETUP, after_long_help = help::SETUP_MORE)]
+    Setup(SetupArgs),
+}
+
+/// `polycast setup`
+#[derive(Arguments, Debug)]
+pub(crate) struct SetupArgs {
+    #[command(subcommand)]
+    pub command: SetupCommand,
+}
+
+/// What a machine becomes.
+#[derive(Subcommand, Debug)]
+pub(crate) enum SetupCommand {
+    /// Let it send and receive (one agent a machine)
+    Agent(SetupAgentArgs),
+    /// Let it lend paths to transfers (one manager a cluster, or several with etcd)
+    Manager(SetupManagerArgs),
+}
+
+/// Where a daemon is set up, and whether it is started.
+#[derive(Arguments, Debug)]
+pub(crate) struct SetupPlace {
+    /// Address and port of the page with metrics
+    #[arg(long, value_name = "ADDR")]
+    pub http: Option<String>,
+    /// Replace other settings that are there; they stay beside as .old
+    #[arg(long)]
+    pub force: bool,
+    /// Write all, and start nothing
+    #[arg(long)]
+    pub no_start: bool,
+    /// Write below this folder, as for an image of a machine, and start nothing
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+}
+
+/// `polycast setup agent`
+#[derive(Arguments, Debug)]
+pub(crate) struct SetupAgentArgs {
+    /// The manager's address; of several managers all, with commas between them
+    #[arg(long, value_name = "ADDR,..", required = true)]
+    pub manager: String,
+    /// The cluster's key, a copy of the manager's /etc/polycast/cluster.key
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    pub key_file: Option<PathBuf>,
+    /// In place of a key: what `polycast token new` has printed at the manager
+    #[arg(long, value_name = "TOKEN", env = "POLYCAST_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// This machine's name in the cluster [default: the machine's name]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Network interface, by name or IPv4 address [default: the one of the default route]
+    #[arg(long, value_name = "IF")]
+    pub interface: Option<String>,
+    /// Folder of the object store, below /dev/shm or /var/lib/polycast [default: /dev/shm/polycast]
+    #[arg(long, value_name = "DIR")]
+    pub store: Option<String>,
+    /// Bytes that the store may hold (200GB)
+    #[arg(long, value_name = "SIZE")]
+    pub store_max: Option<String>,
+    /// Members of this group may use the agent, besides root
+    #[arg(long, value_name = "GROUP")]
+    pub socket_group: Option<String>,
+    #[command(flatten)]
+    pub place: SetupPlace,
+}
+
+/// `polycast setup manager`
+#[derive(Arguments, Debug)]
+pub(crate) struct SetupManagerArgs {
+    /// Address and port that agents reach
+    #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:7400")]
+    pub listen: String,
+    /// The cluster's key [default: the one that is there, or a new one]
+    #[arg(long, value_name = "FILE", conflicts_with = "ca")]
+    pub key_file: Option<PathBuf>,
+    /// In place of a key: an authority of its own, which lets agents in by tokens
+    #[arg(long)]
+    pub ca: bool,
+    /// Where etcd is reached, if there are several managers
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    pub etcd: Vec<String>,
+    /// Address that agents have for this manager, where there are several
+    #[arg(long, value_name = "ADDR", requires = "etcd")]
+    pub advertise: Option<String>,
+    #[command(flatten)]
+    pub place: SetupPlace,
 }
 
 /// `polycast forwarder`, `polycast label-switch`, `polycast rack-agent`

@@ -29,7 +29,10 @@ const GROUPS: [(&str, &[&str]); 7] = [
         ],
     ),
     ("Change transfers that wait or run", &["extend", "withdraw"]),
-    ("Run a cluster", &["manager", "agent", "nodes", "key", "token", "audit", "drain", "undrain", "doctor"]),
+    (
+        "Run a cluster",
+        &["setup", "manager", "agent", "nodes", "key", "token", "audit", "drain", "undrain", "doctor"],
+    ),
     ("Research fabrics", &["forwarder", "label-switch", "rack-agent"]),
     ("Plan and study", &["plan", "simulate", "lab", "reproduce"]),
     ("This program", &["completions", "man", "help"]),

@@ -335,6 +335,23 @@ Examples:
   polycast transfers --json
   polycast status --watch                (with all that the agent knows)";
 
+pub(crate) const SETUP: &str = "\
+Make this machine one of a cluster: write the daemon's settings, key and systemd unit, make the account polycast, and start the daemon, now and \
+with the machine.
+
+It says each thing that it does. What is as it has to be stays, so it can be repeated; other settings and another key that are there are not \
+replaced without being told to. Units of a package are used where there are some; otherwise this program is copied to /usr/local/bin.";
+
+pub(crate) const SETUP_MORE: &str = "\
+Examples:
+  sudo polycast setup manager                        (once; makes the key)
+  sudo polycast setup agent --manager 10.0.0.1:7400 --key-file cluster.key
+  sudo polycast setup manager --ca                   (with tokens in place of a key)
+  sudo polycast setup agent --manager 10.0.0.1:7400 --token TOKEN --store-max 200GB
+  polycast setup agent --manager 10.0.0.1:7400 --key-file cluster.key --root image/
+
+To undo it: systemctl disable --now polycast-agent, and remove /etc/polycast, /etc/systemd/system/polycast-agent.service and the account.";
+
 pub(crate) const NODES_MORE: &str = "\
 Examples:
   polycast nodes

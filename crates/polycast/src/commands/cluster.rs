@@ -13,6 +13,7 @@ mod nodes;
 mod pin;
 mod place;
 mod removal;
+mod setup;
 mod status;
 pub(crate) mod stream;
 mod token;
@@ -173,6 +174,7 @@ pub(super) fn admission(command: &Admission, format: Format) -> Result<Exit, Fai
     match command {
         Admission::Token(args) => token::run(&args.command, format),
         Admission::Audit(args) => audit::run(&args.command, format),
+        Admission::Setup(args) => setup::run(&args.command, format),
     }
 }
 
