@@ -101,6 +101,8 @@ struct Findings {
     /// Version of the descriptions of documents: the name `version` was taken.
     document_version: u32,
     checks: Vec<Check>,
+    /// The way that objects take in this network, in a sentence.
+    way: Option<String>,
     /// Nothing has failed.
     ok: bool,
 }
@@ -109,6 +111,9 @@ impl Findings {
     fn text(&self) -> String {
         let mut text = String::new();
         self.checks.iter().for_each(|check| check.write(&mut text));
+        if let Some(way) = &self.way {
+            let _ = writeln!(text, "{way}");
+        }
         let count = |verdict| self.checks.iter().filter(|check| check.verdict == verdict).count();
         let (failed, warnings) = (count(Verdict::Failed), count(Verdict::Warning));
         let _ = match (failed, warnings) {
@@ -134,9 +139,10 @@ pub(super) fn run(args: &DoctorArgs, format: Format) -> Result<Exit, Failure> {
         let used = used.ok_or_else(|| cannot_listen(&checks))?;
         return listen(used.address, &used.name);
     }
+    let mut way = None;
     if let Some(used) = used {
         checks::ports(used.address, &mut checks);
-        reach::look(&used, args, &mut checks);
+        way = Some(reach::look(&used, args, &mut checks).text());
     } else {
         checks.push(Check::skipped("multicast", "there is no interface for it"));
     }
@@ -147,7 +153,7 @@ pub(super) fn run(args: &DoctorArgs, format: Format) -> Result<Exit, Failure> {
     cluster::look(&args.local, &mut checks);
     let ok = checks.iter().all(|check| check.verdict != Verdict::Failed);
     let (version, document_version) = (env!("CARGO_PKG_VERSION"), reference::VERSION);
-    let findings = Findings { version, document_version, checks, ok };
+    let findings = Findings { version, document_version, checks, way, ok };
     output::result(format, &findings, &findings.text())?;
     Ok(if findings.ok { Exit::Done } else { Exit::Failed })
 }

@@ -23,8 +23,58 @@ const HEADERS_LEN: usize = 28;
 /// MTU that Ethernet carries everywhere.
 const USUAL_MTU: u32 = 1_500;
 
-/// Looks at how far packets get.
-pub(super) fn look(used: &Interface, args: &DoctorArgs, checks: &mut Vec<Check>) {
+/// The way that objects take in this network, as far as it was seen.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// Multicast reaches all that have answered.
+    Multicast,
+    /// It does not reach these.
+    MulticastBut(Vec<String>),
+    /// It reaches none.
+    Tcp,
+    /// No other host has answered.
+    Unknown,
+}
+
+impl Way {
+    /// The way by three facts: multicast comes back here, it reaches others, and these hosts answer only when
+    /// they are asked alone.
+    fn of(here: bool, others: bool, alone: Vec<String>) -> Self {
+        match (here, others, alone.is_empty()) {
+            (_, true, true) => Way::Multicast,
+            (_, true, false) => Way::MulticastBut(alone),
+            (true, false, true) => Way::Unknown,
+            (false, false, _) | (true, false, false) => Way::Tcp,
+        }
+    }
+
+    /// It in a sentence.
+    pub(super) fn text(&self) -> String {
+        match self {
+            Way::Multicast => {
+                "multicast passes between these hosts: Polycast sends each byte once, to all of them".into()
+            }
+            Way::MulticastBut(names) => format!(
+                "multicast passes between these hosts, but not to {}: Polycast sends by multicast, and these get \
+                 the object over TCP",
+                named(names)
+            ),
+            Way::Tcp => {
+                "no multicast passes between these hosts: Polycast delivers over TCP, from host to host \
+                         (tcp-chain)"
+                    .into()
+            }
+            Way::Unknown => {
+                "no other host has answered, so it is not known whether multicast passes: Polycast tries it, \
+                             and goes on over TCP where it does not"
+                    .into()
+            }
+        }
+    }
+}
+
+/// Looks at how far packets get; gives the way that objects take.
+pub(super) fn look(used: &Interface, args: &DoctorArgs, checks: &mut Vec<Check>) -> Way {
     let asker = match Asker::open(used.address) {
         Ok(asker) => asker,
         Err(error) => {
@@ -38,17 +88,22 @@ pub(super) fn look(used: &Interface, args: &DoctorArgs, checks: &mut Vec<Check>)
                 NO_MULTICAST,
                 mend,
             ));
-            return;
+            return Way::Tcp;
         }
     };
     let reached = multicast(used, &asker, checks);
+    let mut alone = Vec::new();
     for text in &args.to {
-        one(&asker, used, text, &reached, checks);
+        if one(&asker, used, text, &reached, checks) {
+            alone.push(text.clone());
+        }
     }
     match args.querier {
         Some(patience) => look_for_querier(patience, checks),
         None => checks.push(Check::skipped("querier", "not waited for; `--querier 130s` as root does so")),
     }
+    let others = reached.iter().any(|address| *address != used.address);
+    Way::of(reached.contains(&used.address), others, alone)
 }
 
 const NO_MULTICAST: &str = "everything goes from receiver to receiver over TCP, and `accept` needs --from";
@@ -165,8 +220,14 @@ fn ask(
     Ok(found)
 }
 
-/// One host that the user has named.
-fn one(asker: &Asker, used: &Interface, text: &str, reached: &BTreeSet<Ipv4Addr>, checks: &mut Vec<Check>) {
+/// One host that the user has named; gives whether multicast alone does not reach it.
+fn one(
+    asker: &Asker,
+    used: &Interface,
+    text: &str,
+    reached: &BTreeSet<Ipv4Addr>,
+    checks: &mut Vec<Check>,
+) -> bool {
     let address = match text.contains(':') {
         true => text.to_socket_addrs(),
         false => (text, PORT).to_socket_addrs(),
@@ -184,7 +245,7 @@ fn one(asker: &Asker, used: &Interface, text: &str, reached: &BTreeSet<Ipv4Addr>
             "it cannot be reached",
             mend,
         ));
-        return;
+        return false;
     };
     let lens = [ASK_LEN_MIN, len_max(used)];
     let got: Vec<bool> = lens
@@ -212,6 +273,7 @@ fn one(asker: &Asker, used: &Interface, text: &str, reached: &BTreeSet<Ipv4Addr>
             format!("run `polycast doctor --listen` or an agent there, and let UDP port {PORT} in"),
         ),
     });
+    got[0] && !reached.contains(address.ip())
 }
 
 fn look_for_querier(patience: Duration, checks: &mut Vec<Check>) {
@@ -225,4 +287,24 @@ fn look_for_querier(patience: Duration, checks: &mut Vec<Check>) {
         ),
         Err(error) => Check::skipped("querier", format!("cannot be looked for: {}: it takes root", plain(&error))),
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_is_said_in_a_sentence() {
+        let alone = || vec!["gpu3".to_string()];
+        for (here, others, alone, words) in [
+            (true, true, Vec::new(), "sends each byte once"),
+            (true, true, alone(), "but not to gpu3"),
+            (true, false, alone(), "no multicast passes"),
+            (false, false, Vec::new(), "no multicast passes"),
+            (true, false, Vec::new(), "not known"),
+        ] {
+            let text = Way::of(here, others, alone).text();
+            assert!(text.contains(words), "{words}: {text}");
+        }
+    }
 }
