@@ -26,13 +26,14 @@ const HOUSE: &[Place] = &[
     place(2, "api", &["types"]),
     place(3, "planning", &["topology"]),
     place(3, "net", &["wire"]),
+    place(4, "gateway", &["net", "api"]),
     place(4, "protocol", &["wire", "planning"]),
     place(5, "simulator", &["protocol"]),
     place(5, "agent", &["protocol", "net", "api"]),
     place(5, "manager", &["protocol", "net", "api"]),
     place(6, "lab", &["agent", "manager"]),
     place(6, "experiments", &["simulator", "planning"]),
-    place(7, "polycast", &["lab", "experiments", "simulator", "agent", "manager"]),
+    place(7, "polycast", &["lab", "experiments", "simulator", "agent", "manager", "gateway"]),
 ];
 
 /// The folder of the crate whose package has this name.

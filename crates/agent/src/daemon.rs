@@ -57,6 +57,7 @@ use place::{Place, Wish};
 use polycast_api::AGENT_DESCRIPTORS;
 use polycast_api::agent::agent_server::AgentServer;
 use polycast_api::manager::NodeReport;
+use polycast_api::http::Metric;
 use polycast_net::interface;
 use polycast_net::priority::Dscp;
 use polycast_net::reach::Answerer;
@@ -179,6 +180,8 @@ pub struct Agent {
     enrolment: Option<Enrolment>,
     local: local::Listener,
     http: Option<tokio::net::TcpListener>,
+    /// Metrics of what else runs in this process.
+    more_metrics: Vec<page::More>,
     invitations: Invitations,
     /// Interface and port for the agent.
     wish: Wish,
@@ -287,6 +290,7 @@ impl Agent {
             enrolment,
             local,
             http,
+            more_metrics: Vec::new(),
             is_passing: config.is_passing,
             shutdown: watch::Sender::new(false),
         })
@@ -316,6 +320,11 @@ impl Agent {
         self.http.as_ref()?.local_addr().ok()
     }
 
+    /// Shows these metrics, too, on the page with metrics.
+    pub fn add_metrics(&mut self, more: impl Fn() -> Vec<Metric> + Send + Sync + 'static) {
+        self.more_metrics.push(Box::new(more));
+    }
+
     /// Returns the folder of received objects.
     #[must_use]
     pub fn store(&self) -> PathBuf {
@@ -336,6 +345,7 @@ impl Agent {
             enrolment,
             local,
             http,
+            more_metrics,
             invitations,
             wish,
             is_passing,
@@ -358,7 +368,9 @@ impl Agent {
         let expiring = tokio::spawn(expire(Arc::clone(&shared), ending.subscribe()));
         let removing = tokio::spawn(removals::serve(Arc::clone(&shared), ending.subscribe()));
         if let Some(listener) = http {
-            show(listener, &shared, &sends, ending.subscribe());
+            let page =
+                page::Page { shared: Arc::clone(&shared), sends: Arc::clone(&sends), more: more_metrics };
+            show(listener, page, ending.subscribe());
         }
         let mut linked = tokio::spawn(shared.link.clone().run(ending.subscribe()));
         let mut server = std::pin::pin!(server);
@@ -402,17 +414,11 @@ fn reflection() -> Result<ServerReflectionServer<impl ServerReflection>, AgentEr
 }
 
 /// Serves the page for those who watch the agent, until it ends.
-fn show(
-    listener: tokio::net::TcpListener,
-    shared: &Arc<Shared>,
-    sends: &Arc<Sends>,
-    mut ending: watch::Receiver<bool>,
-) {
-    let page = Arc::new(page::Page { shared: Arc::clone(shared), sends: Arc::clone(sends) });
+fn show(listener: tokio::net::TcpListener, page: page::Page, mut ending: watch::Receiver<bool>) {
     let ended = async move {
         let _ = ending.wait_for(|ends| *ends).await;
     };
-    tokio::spawn(polycast_api::http::serve(listener, page, ended));
+    tokio::spawn(polycast_api::http::serve(listener, Arc::new(page), ended));
 }
 
 /// Keeps the agent's certificate fresh, as long as the agent runs.

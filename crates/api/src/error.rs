@@ -175,6 +175,31 @@ pub fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     error.to_string()
 }
 
+/// An error of the system as part of a sentence: `permission denied`.
+#[must_use]
+pub fn plain(error: &std::io::Error) -> String {
+    let text = without_numbers(error.to_string());
+    // Only the system's own texts begin with a capital for no reason.
+    let mut letters = text.chars();
+    match (error.raw_os_error(), letters.next()) {
+        (Some(_), Some(first)) => first.to_lowercase().chain(letters).collect(),
+        _ => text,
+    }
+}
+
+/// Takes out ` (os error 13)`: the words before it say the same.
+#[must_use]
+pub fn without_numbers(mut text: String) -> String {
+    const MARK: &str = " (os error ";
+    while let Some(start) = text.find(MARK) {
+        match text[start..].find(')') {
+            Some(len) => text.replace_range(start..=start + len, ""),
+            None => break,
+        }
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

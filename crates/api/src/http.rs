@@ -192,7 +192,8 @@ async fn only_by_its_own_name(State(is_local): State<bool>, request: Request, ne
 }
 
 /// Returns true if the host names the machine itself: an address, or localhost.
-fn is_own_name(host: &str) -> bool {
+#[must_use]
+pub fn is_own_name(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or(""),
         None => host.split(':').next().unwrap_or(""),

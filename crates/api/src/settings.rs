@@ -1,5 +1,8 @@
 //! Settings files of the daemons: TOML, and one sentence for what is wrong with them.
 
+mod hub;
+
+pub use hub::{HubConfig, Network};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use serde::de::DeserializeOwned;

@@ -2,6 +2,7 @@
 
 use crate::cancel;
 use polycast_api::error::Kind;
+pub(crate) use polycast_api::error::{plain, without_numbers};
 use polycast_net::archive::ArchiveError;
 use polycast_net::file_system::is_full;
 use std::io;
@@ -103,29 +104,6 @@ impl From<ArchiveError> for Failure {
     fn from(error: ArchiveError) -> Self {
         Failure::writing(&error)
     }
-}
-
-/// An error of the system as part of a sentence: `permission denied`.
-pub(crate) fn plain(error: &io::Error) -> String {
-    let text = without_numbers(error.to_string());
-    // Only the system's own texts begin with a capital for no reason.
-    let mut letters = text.chars();
-    match (error.raw_os_error(), letters.next()) {
-        (Some(_), Some(first)) => first.to_lowercase().chain(letters).collect(),
-        _ => text,
-    }
-}
-
-/// Takes out ` (os error 13)`: the words before it say the same.
-pub(crate) fn without_numbers(mut text: String) -> String {
-    const MARK: &str = " (os error ";
-    while let Some(start) = text.find(MARK) {
-        match text[start..].find(')') {
-            Some(len) => text.replace_range(start..=start + len, ""),
-            None => break,
-        }
-    }
-    text
 }
 
 #[cfg(test)]

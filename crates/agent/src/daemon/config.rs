@@ -4,7 +4,7 @@ use super::local::Access;
 use crate::forwarder::ForwarderConfig;
 use crate::label_switch::RackAgentConfig;
 use polycast_api::client::{default_folder, default_socket};
-use polycast_api::settings::{self, SettingsError};
+use polycast_api::settings::{self, HubConfig, SettingsError};
 use polycast_net::priority::{Dscp, NoClass};
 use polycast_net::tls::{IdentityFiles, JoinToken, MANAGER};
 use polycast_types::parse_bytes;
@@ -81,6 +81,8 @@ pub struct AgentConfig {
     /// Address of the agent's monitoring page: `/metrics`, `/healthz` and `/readyz`; without it there is
     /// none.
     pub http: Option<SocketAddr>,
+    /// The hub endpoint on this host, if it has one. The program that runs the agent serves it.
+    pub hub: Option<HubConfig>,
     /// Largest number of objects that the agent knows.
     pub objects_max: usize,
     /// Largest number of objects that it sends at the same time.
@@ -122,6 +124,7 @@ impl Default for AgentConfig {
             insecure: false,
             is_passing: false,
             http: None,
+            hub: None,
             objects_max: 65_536,
             sends_max: 64,
             receives_max: 64,
@@ -189,6 +192,9 @@ impl AgentConfig {
         }
         if let Some(rack_agent) = &self.rack_agent {
             rack_agent.check()?;
+        }
+        if let Some(hub) = &self.hub {
+            hub.check()?;
         }
         let limits = [
             ("objects-max", self.objects_max, 1 << 24),
@@ -375,6 +381,8 @@ mod tests {
             ("manager = 'a:1'\ndscp = 64", "the setting 'dscp' is wrong: 64 is no class: write 0 to 63"),
             ("manager = 'a:1'\ndscp = -1", "-1 is no class"),
             ("manager = 'a:1'\ndscp = 'ef'", "line 2"),
+            ("manager = 'a:1'\n[hub]\nlisten = '0.0.0.0:7481'", "'hub.listen' is wrong"),
+            ("manager = 'a:1'\n[hub]\nlisten = '127.0.0.1:7481'\nupsteam = 'x'", "line 4"),
             ("manager = 'a:1'\nstore-ttl = '7w'", "'7w' is no time"),
             ("manager = 'a:1'\nstore-ttl = '99999d'", "to 3650d"),
             ("manager = 'a:1'\n[forwarder]\nnode = []", "'forwarder'"),

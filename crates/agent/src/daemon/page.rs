@@ -87,7 +87,11 @@ fn add(counter: &AtomicU64, count: u64) {
 pub(super) struct Page {
     pub shared: Arc<Shared>,
     pub sends: Arc<Sends>,
+    pub more: Vec<More>,
 }
+
+/// Metrics of what else runs in the agent's process.
+pub(super) type More = Box<dyn Fn() -> Vec<Metric> + Send + Sync>;
 
 impl Watched for Page {
     fn ready(&self) -> Result<(), String> {
@@ -145,6 +149,7 @@ impl Watched for Page {
         ));
         metrics.extend(counted(&shared.counters));
         metrics.extend(ended(&shared.counters));
+        metrics.extend(self.more.iter().flat_map(|more| more()));
         metrics
     }
 }

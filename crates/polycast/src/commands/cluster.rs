@@ -29,7 +29,7 @@ use crate::args::cluster::{
 };
 use crate::args::place::is_name;
 use crate::cancel::Hangup;
-use crate::exit::{AGENT_LOST, Exit, Failure};
+use crate::exit::{AGENT_LOST, Exit, Failure, plain};
 use crate::object::{self, Named, Reading};
 use crate::output::{self, Format};
 use crate::progress::Progress;
@@ -45,6 +45,8 @@ use polycast_api::client::{
 };
 use polycast_api::error::Kind;
 use polycast_api::report::{Delivery, Report};
+use polycast_api::settings::HubConfig;
+use polycast_gateway::Gateway;
 use polycast_manager::{Manager, ManagerConfig, ManagerError, check};
 use polycast_net::archive::{self, TreeSource};
 use polycast_net::hash::{hash_of, hex};
@@ -267,17 +269,39 @@ fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
     config.socket = args.local.socket.clone().or(config.socket);
     runtime()?.block_on(async {
         let ending = Ending::watch()?;
-        let agent = Agent::start(config).await?;
+        let hub = config.hub.clone();
+        let mut agent = Agent::start(config).await?;
+        let gateway = match &hub {
+            Some(hub) => Some(hub_endpoint(hub, &mut agent).await?),
+            None => None,
+        };
         let (name, socket, control) = (agent.name().to_string(), agent.socket(), agent.control_address());
         let mut document = json!({
             "name": name, "socket": socket.display().to_string(), "control_address": control.to_string(),
         });
         let text = format!("agent {name} listens on {} and {control}", socket.display());
-        let text = with_page(&mut document, text, agent.page());
+        let mut text = with_page(&mut document, text, agent.page());
+        if let Some(gateway) = gateway {
+            let endpoint = format!("http://{}/hf", gateway.address());
+            text = format!("{text}; HF_ENDPOINT={endpoint}");
+            document["hub"] = endpoint.into();
+            // It ends with the program.
+            tokio::spawn(gateway.serve(std::future::pending()));
+        }
         ready(format, &document, &text)?;
         agent.serve(ending.asked_or_input_ends(args.life.until_input_ends)).await?;
         Ok(Exit::Done)
     })
+}
+
+/// The hub endpoint, as the agent's settings have it.
+async fn hub_endpoint(config: &HubConfig, agent: &mut Agent) -> Result<Gateway, Failure> {
+    let refused =
+        |error: io::Error| Failure::input(format!("cannot listen on {}: {}", config.listen, plain(&error)));
+    let gateway = Gateway::bind(config, agent.socket()).await.map_err(refused)?;
+    let counts = gateway.counts();
+    agent.add_metrics(move || counts.metrics());
+    Ok(gateway)
 }
 
 /// Adds where a daemon's page is, if it has one.

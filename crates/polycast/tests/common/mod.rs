@@ -3,6 +3,7 @@
 
 pub(crate) mod authority;
 pub(crate) mod cluster;
+pub(crate) mod hub;
 pub(crate) mod lan;
 
 use polycast_testing::{folder_in_memory, until};

@@ -1,7 +1,5 @@
 //! `polycast fetch`: an object by its key, address or id, wherever it is.
 
-mod origin;
-
 use super::away::Away;
 use super::bytes;
 use super::{Ending, in_session, place_at, runtime};
@@ -10,10 +8,10 @@ use crate::commands::destination::{Destination, Present};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use crate::progress::Progress;
-use origin::Reader;
 use polycast_api::agent::Object;
 use polycast_api::agent::fetch_event::Event;
 use polycast_api::client::{ClientError, Piece, Session, Wanted};
+use polycast_gateway::origin::{self, Reader};
 use polycast_types::{AppId, Printable, format_bytes, without_secrets};
 use serde_json::json;
 use std::io::Read;

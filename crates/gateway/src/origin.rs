@@ -4,15 +4,17 @@
 mod proxy;
 mod reach;
 
-use crate::exit::plain;
+use polycast_api::error::plain;
 use polycast_net::object::{FileSource, ObjectSource};
-use proxy::{Proxies, ViaProxy};
+pub(crate) use proxy::Proxies;
+use proxy::ViaProxy;
 use reach::Reach;
 use std::io::{self, Read};
 use std::path::Path;
 use std::time::Duration;
-use ureq::http::Uri;
+use ureq::config::Config;
 use ureq::http::uri::Scheme;
+use ureq::http::{Request, Response, StatusCode, Uri, header};
 use ureq::unversioned::transport::{Connector, DefaultConnector, TcpConnector};
 
 /// Time that a server may take to accept a connection, and to answer.
@@ -21,15 +23,18 @@ const SERVER_WITHIN: Duration = Duration::from_secs(30);
 const HOPS_MAX: usize = 10;
 
 /// An origin's bytes.
-pub(super) type Reader = Box<dyn Read + Send>;
+pub type Reader = Box<dyn Read + Send>;
 
 /// Begins to read an origin; gives its length where that is known.
-pub(super) fn open(origin: &str) -> Result<(Option<u64>, Reader), String> {
+///
+/// # Errors
+/// It cannot be read, in a sentence.
+pub fn open(origin: &str) -> Result<(Option<u64>, Reader), String> {
     if let Some(path) = origin.strip_prefix("file://") {
         let file = FileSource::open_as_it_is(Path::new(path)).map_err(|error| error.to_string())?;
         return Ok((Some(file.len()), Box::new(Whole { file, at: 0 })));
     }
-    open_at(origin, &Proxies::of_environment())
+    open_at(origin, Proxies::of_environment())
 }
 
 /// A file from its beginning to its end, which is all of it as it was at one moment.
@@ -53,24 +58,133 @@ impl Read for Whole {
 }
 
 /// Asks the server, and those that it sends on to.
-fn open_at(origin: &str, proxies: &Proxies) -> Result<(Option<u64>, Reader), String> {
-    let mut address: Uri = origin.parse().map_err(|_| "it is no address".to_string())?;
-    let reach = Reach::default();
-    for _ in 0..HOPS_MAX {
-        let response = ask(&address, proxies, &reach)?;
-        if !response.status().is_redirection() {
-            let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
-            let length = header("content-length").and_then(|length| length.parse().ok());
-            // What was packed for the way comes out longer.
-            let packed = response.headers().contains_key("content-encoding");
-            return Ok((length.filter(|_| !packed), Box::new(response.into_body().into_reader())));
-        }
-        let status = response.status().as_u16();
-        let to = response.headers().get("location").and_then(|to| to.to_str().ok());
-        let to = to.ok_or_else(|| format!("the server answers {status}, and does not say where it is"))?;
-        address = next(&address, to)?;
+fn open_at(origin: &str, proxies: Proxies) -> Result<(Option<u64>, Reader), String> {
+    let address: Uri = origin.parse().map_err(|_| "it is no address".to_string())?;
+    let request = Request::get(address).body(Vec::new()).map_err(|error| error.to_string())?;
+    let response = Servers::new(proxies).ask_on(request)?;
+    let status = response.status();
+    if status.is_client_error() || status.is_server_error() {
+        return Err(answered(status));
     }
-    Err(format!("the server has sent on {HOPS_MAX} times"))
+    let length = length_of(&response);
+    Ok((length, Box::new(response.into_body().into_reader())))
+}
+
+/// Describes an answer that is none, as the end of a sentence.
+pub(crate) fn answered(status: StatusCode) -> String {
+    let words = status.canonical_reason().unwrap_or("no known status");
+    format!("the server answers {}, {words}", status.as_u16())
+}
+
+/// The length of what comes, where it is known.
+pub(crate) fn length_of(response: &Answer) -> Option<u64> {
+    let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
+    let length = header(header::CONTENT_LENGTH).and_then(|length| length.parse().ok());
+    // What was packed for the way comes out longer.
+    let packed = response.headers().contains_key(header::CONTENT_ENCODING);
+    length.filter(|_| !packed)
+}
+
+/// An answer of a server, whatever its status.
+pub(crate) type Answer = Response<ureq::Body>;
+
+/// Servers, and the way to them.
+pub(crate) struct Servers {
+    proxies: Proxies,
+    reach: Reach,
+    silence: Option<Duration>,
+}
+
+impl Servers {
+    pub(crate) fn new(proxies: Proxies) -> Self {
+        Servers { proxies, reach: Reach::default(), silence: None }
+    }
+
+    /// A server that says nothing for so long has failed.
+    pub(crate) fn silent_at_most(mut self, silence: Duration) -> Self {
+        self.silence = Some(silence);
+        self
+    }
+
+    /// Asks a server, and those that it sends on to. Who asks is told to the first one's own host alone.
+    pub(crate) fn ask_on(&self, mut request: Request<Vec<u8>>) -> Result<Answer, String> {
+        for _ in 0..HOPS_MAX {
+            let response = self.ask(&request)?;
+            if !response.status().is_redirection() {
+                return Ok(response);
+            }
+            let from = request.uri().clone();
+            let to = sent_on(&from, &response)?;
+            if !is_same_server(&from, &to) {
+                request.headers_mut().remove(header::AUTHORIZATION);
+            }
+            *request.uri_mut() = to;
+        }
+        Err(format!("the server has sent on {HOPS_MAX} times"))
+    }
+
+    /// Asks one server.
+    pub(crate) fn ask(&self, request: &Request<Vec<u8>>) -> Result<Answer, String> {
+        let address = request.uri();
+        let config = ureq::Agent::config_builder()
+            .timeout_connect(Some(SERVER_WITHIN))
+            .timeout_recv_response(Some(SERVER_WITHIN))
+            .timeout_per_read(self.silence)
+            .timeout_per_write(self.silence)
+            .http_status_as_error(false)
+            .max_redirects(0)
+            // A connection is for one request: of the next one the server may be another.
+            .max_idle_connections(0);
+        let proxy = self.proxies.towards(address)?;
+        if proxy.is_some() {
+            self.reach.check_named(address.host().unwrap_or_default())?;
+        }
+        match proxy {
+            // What goes over it unsealed is asked of the proxy itself, which is what all of them allow.
+            Some(proxy) if address.scheme() == Some(&Scheme::HTTP) && ViaProxy::can(&proxy) => {
+                let via = ViaProxy::new(proxy);
+                let authorization = via.authorization();
+                let connector = ().chain(TcpConnector::default()).chain(via.clone());
+                let agent = ureq::Agent::with_parts(config.proxy(None).build(), connector, via);
+                let mut request = request.clone();
+                if let Some(authorization) = authorization {
+                    let value = authorization.try_into().map_err(|_| "the proxy's password is odd")?;
+                    request.headers_mut().insert(header::PROXY_AUTHORIZATION, value);
+                }
+                run(&agent, request)
+            }
+            Some(proxy) => {
+                run(&ureq::Agent::new_with_config(config.proxy(Some(proxy)).build()), request.clone())
+            }
+            None => {
+                let config: Config = config.proxy(None).build();
+                let agent = ureq::Agent::with_parts(config, DefaultConnector::default(), self.reach.clone());
+                run(&agent, request.clone())
+            }
+        }
+    }
+}
+
+fn run(agent: &ureq::Agent, request: Request<Vec<u8>>) -> Result<Answer, String> {
+    let response = match request.body().is_empty() {
+        true => agent.run(request.map(drop)),
+        false => agent.run(request),
+    };
+    response.map_err(|error| said_by(&error))
+}
+
+/// Returns the address that an answer sends on to, unless that is less secure than its own.
+pub(crate) fn sent_on(from: &Uri, response: &Answer) -> Result<Uri, String> {
+    let to = response.headers().get(header::LOCATION).and_then(|to| to.to_str().ok());
+    let to = to.ok_or_else(|| {
+        format!("the server answers {}, and does not say where it is", response.status().as_u16())
+    })?;
+    next(from, to)
+}
+
+/// Returns true if both addresses are of one server, which is told the same.
+pub(crate) fn is_same_server(one: &Uri, other: &Uri) -> bool {
+    one.scheme() == other.scheme() && one.authority() == other.authority()
 }
 
 /// Returns the address that a server redirects to, unless that is less secure than its own.
@@ -80,43 +194,6 @@ fn next(from: &Uri, to: &str) -> Result<Uri, String> {
         return Err("the server sends on from https to http, which is not sealed".into());
     }
     Ok(next)
-}
-
-/// Asks one server.
-fn ask(address: &Uri, proxies: &Proxies, reach: &Reach) -> Result<ureq::http::Response<ureq::Body>, String> {
-    let config = ureq::Agent::config_builder()
-        .timeout_connect(Some(SERVER_WITHIN))
-        .timeout_recv_response(Some(SERVER_WITHIN))
-        .max_redirects(0)
-        // A connection is for one request: of the next one the server may be another.
-        .max_idle_connections(0);
-    let proxy = proxies.towards(address)?;
-    if proxy.is_some() {
-        reach.check_named(address.host().unwrap_or_default())?;
-    }
-    let response = match proxy {
-        // What goes over it unsealed is asked of the proxy itself, which is what all of them allow.
-        Some(proxy) if address.scheme() == Some(&Scheme::HTTP) && ViaProxy::can(&proxy) => {
-            let via = ViaProxy::new(proxy);
-            let authorization = via.authorization();
-            let connector = ().chain(TcpConnector::default()).chain(via.clone());
-            let agent = ureq::Agent::with_parts(config.proxy(None).build(), connector, via);
-            let mut request = agent.get(address.clone());
-            if let Some(authorization) = authorization {
-                request = request.header("proxy-authorization", authorization);
-            }
-            request.call()
-        }
-        Some(proxy) => {
-            ureq::Agent::new_with_config(config.proxy(Some(proxy)).build()).get(address.clone()).call()
-        }
-        None => {
-            let config = config.proxy(None).build();
-            let agent = ureq::Agent::with_parts(config, DefaultConnector::default(), reach.clone());
-            agent.get(address.clone()).call()
-        }
-    };
-    response.map_err(|error| said_by(&error))
 }
 
 /// Returns the address that a server redirects to.
@@ -140,11 +217,6 @@ fn join(from: &Uri, to: &str) -> Option<Uri> {
 /// Describes the error that came in place of an answer, as the end of a sentence.
 fn said_by(error: &ureq::Error) -> String {
     match error {
-        ureq::Error::StatusCode(code) => {
-            let status = ureq::http::StatusCode::from_u16(*code).ok();
-            let words = status.and_then(|status| status.canonical_reason()).unwrap_or("no known status");
-            format!("the server answers {code}, {words}")
-        }
         ureq::Error::Io(error) => without_tls(plain(error)),
         other => without_tls(other.to_string()),
     }
@@ -194,7 +266,7 @@ mod tests {
     fn read(origin: &str, proxies: &[(&str, &str)]) -> Result<String, String> {
         let get =
             |name: &str| proxies.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string());
-        let (_, mut reader) = open_at(origin, &Proxies::of(get))?;
+        let (_, mut reader) = open_at(origin, Proxies::of(get))?;
         let mut text = String::new();
         reader.read_to_string(&mut text).map_err(|error| error.to_string())?;
         Ok(text)

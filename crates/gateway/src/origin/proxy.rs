@@ -11,8 +11,8 @@ use ureq::unversioned::transport::{Buffers, ConnectionDetails, Connector, NextTi
 use ureq::{Error, Proxy, ProxyProtocol};
 
 /// Proxies, by the kind of server that they lead to.
-#[derive(Debug, Default)]
-pub(super) struct Proxies {
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Proxies {
     http: Option<String>,
     https: Option<String>,
     /// Hosts and domains that are reached without; `*` is all.
@@ -20,7 +20,7 @@ pub(super) struct Proxies {
 }
 
 impl Proxies {
-    pub(super) fn of_environment() -> Self {
+    pub(crate) fn of_environment() -> Self {
         Self::of(|name| std::env::var(name).ok())
     }
 

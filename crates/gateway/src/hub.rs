@@ -1,0 +1,350 @@
+//! Answers to clients of the hub.
+
+use crate::answers::{Answers, Fresh};
+use crate::counts::Counts;
+use crate::door::Visitor;
+use crate::files::{Asked, Files};
+use crate::place::{About, ApiPlace, FilePlace, PREFIX, Place, Wrong};
+use crate::trouble::{ERROR_CODE, Trouble};
+use crate::upstream::{Meta, Said, Upstream};
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use polycast_api::error::plain;
+use polycast_api::http::is_own_name;
+use polycast_api::settings::{HubConfig, Network, SettingsError};
+use ring::digest::{SHA256, digest};
+use serde_json::Value;
+use std::fs::File;
+use std::io;
+use std::net::IpAddr;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An answer about a commit holds so long for who has asked: then the hub is asked again whether it is still
+/// theirs to see.
+const COMMIT_HOLDS: Duration = Duration::from_secs(60);
+/// The same for a revision by a name, which another commit can get.
+const NAME_HOLDS: Duration = Duration::from_secs(10);
+/// A failure holds so long: many ask at one moment.
+const TROUBLE_HOLDS: Duration = Duration::from_secs(1);
+/// The longest question, in bytes.
+const QUESTION_LEN_MAX: usize = 4 << 20;
+/// Bytes of a file that are read at a time.
+const PIECE_LEN: u64 = 1 << 20;
+
+/// What is passed on of a question, besides who asks.
+const PASSED_UP: [HeaderName; 4] =
+    [header::ACCEPT, header::CONTENT_TYPE, header::USER_AGENT, header::IF_NONE_MATCH];
+/// What is not passed on of an answer: it is of the connection, or leads to the servers of Xet, past this one.
+const HELD_BACK: [HeaderName; 9] = [
+    header::CONNECTION,
+    header::TRANSFER_ENCODING,
+    header::CONTENT_LENGTH,
+    header::CONTENT_ENCODING,
+    header::UPGRADE,
+    header::TRAILER,
+    header::SET_COOKIE,
+    header::STRICT_TRANSPORT_SECURITY,
+    header::ALT_SVC,
+];
+
+/// A hub as clients on this host see it.
+pub(crate) struct Hub {
+    upstream: Arc<Upstream>,
+    files: Arc<Files>,
+    counts: Arc<Counts>,
+    allow: Vec<Network>,
+    metas: Answers<Result<Meta, Trouble>>,
+    answers: Answers<Result<Said, Trouble>>,
+}
+
+impl Hub {
+    pub(crate) fn new(config: &HubConfig, agent: &Path) -> Result<Self, SettingsError> {
+        config.check()?;
+        let (upstream, counts) = (Arc::new(Upstream::new(config.upstream())), Arc::default());
+        Ok(Hub {
+            files: Arc::new(Files::new(agent, Arc::clone(&upstream), Arc::clone(&counts))),
+            upstream,
+            counts,
+            allow: config.networks()?,
+            metas: Answers::new(),
+            answers: Answers::new(),
+        })
+    }
+
+    pub(crate) fn counts(&self) -> Arc<Counts> {
+        Arc::clone(&self.counts)
+    }
+
+    /// Lets in those of this host and of the networks that may ask, by an address or as localhost: a browser
+    /// here that was led to this one by another site's name is turned away.
+    fn admit(&self, from: IpAddr, headers: &HeaderMap) -> Result<(), Trouble> {
+        let from = from.to_canonical();
+        if !from.is_loopback() && !self.allow.iter().any(|network| network.contains(from)) {
+            let why = format!("{from} may not ask here: its address is not in hub.allow");
+            return Err(Trouble::new(StatusCode::FORBIDDEN, why));
+        }
+        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
+        if !is_own_name(host) {
+            let why = "this endpoint is asked for by the address of this machine, or as localhost";
+            return Err(Trouble::new(StatusCode::FORBIDDEN, why));
+        }
+        Ok(())
+    }
+
+    async fn respond(self: &Arc<Self>, visitor: &Visitor, request: Request) -> Result<Response, Trouble> {
+        self.admit(visitor.from.ip(), request.headers())?;
+        match Place::parse(request.uri()) {
+            Ok(Place::File(place)) => {
+                self.file(&place, request.method().clone(), request.headers().clone()).await
+            }
+            Ok(Place::Api(place)) => self.api(&place, request).await,
+            Err(Wrong::Odd) => Err(Trouble::new(StatusCode::BAD_REQUEST, "no file can have such a path")),
+            Err(Wrong::Elsewhere) => {
+                let why = "here are files (/hf/ORG/MODEL/resolve/REVISION/FILE) and the API (/hf/api/) of the hub: \
+                           for anything else, such as uploads, ask the hub itself";
+                Err(Trouble::new(StatusCode::NOT_FOUND, why))
+            }
+        }
+    }
+
+    /// A file, or what there is of it.
+    async fn file(
+        self: &Arc<Self>,
+        place: &FilePlace,
+        method: Method,
+        headers: HeaderMap,
+    ) -> Result<Response, Trouble> {
+        if !matches!(method, Method::GET | Method::HEAD) {
+            return Err(Trouble::new(StatusCode::METHOD_NOT_ALLOWED, "a file can only be read here"));
+        }
+        let token = headers.get(header::AUTHORIZATION).cloned();
+        let meta = self.meta(place, token.as_ref()).await?;
+        let mut response = Response::new(Body::empty());
+        *response.headers_mut() = meta.headers();
+        if method == Method::HEAD {
+            response.headers_mut().insert(header::CONTENT_LENGTH, meta.size.into());
+            return Ok(response);
+        }
+        let range = match asked_range(&headers, &meta)? {
+            Some(range) => {
+                *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+                let value = format!("bytes {}-{}/{}", range.start, range.end - 1, meta.size);
+                response.headers_mut().extend(value.parse().map(|value| (header::CONTENT_RANGE, value)));
+                range
+            }
+            None => 0..meta.size,
+        };
+        response.headers_mut().insert(header::CONTENT_LENGTH, (range.end - range.start).into());
+        if !range.is_empty() {
+            // In the commit that was told of: a name may lead to another one by now.
+            let path = place.at(meta.commit.as_ref().unwrap_or(&place.revision));
+            let shown = format!("{} {}", place.repository, place.path);
+            let file = self.open(Asked { shown, path, meta, token }).await?;
+            *response.body_mut() = body_of(file, range);
+        }
+        Ok(response)
+    }
+
+    /// What there is of a file, for who asks: each is told what the hub has said to the same token.
+    async fn meta(&self, place: &FilePlace, token: Option<&HeaderValue>) -> Result<Meta, Trouble> {
+        let question = (who(token), place.at(&place.revision));
+        let ask = async {
+            let answer = self.upstream.meta(place, token).await;
+            let holds = if place.is_of_a_commit() { COMMIT_HOLDS } else { NAME_HOLDS };
+            let holds = match &answer {
+                Err(trouble) if trouble.status != StatusCode::NOT_FOUND => TROUBLE_HOLDS,
+                _ => holds,
+            };
+            Fresh { answer, holds, bytes: 512 }
+        };
+        self.metas.get(question, ask).await
+    }
+
+    /// The file as the agent has it, verified.
+    async fn open(self: &Arc<Self>, asked: Asked) -> Result<File, Trouble> {
+        let opened = |here: crate::files::Here| File::open(&here.path);
+        match opened(self.files.get(asked.clone()).await?) {
+            // It had to make room since.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => opened(self.files.get(asked).await?),
+            file => file,
+        }
+        .map_err(|error| {
+            let why = format!("the file cannot be read from the store: {}", plain(&error));
+            Trouble::new(StatusCode::INTERNAL_SERVER_ERROR, why)
+        })
+    }
+
+    /// Passes on a question.
+    async fn api(&self, place: &ApiPlace, request: Request) -> Result<Response, Trouble> {
+        if place.about == About::Xet {
+            let mut trouble = Trouble::new(
+                StatusCode::NOT_FOUND,
+                "no Xet is spoken here, where every byte is verified: remove the folder 'trees' of that repository in the client's \
+                 cache, which another endpoint has filled, or set HF_HUB_DISABLE_XET=1",
+            );
+            trouble.headers.insert(ERROR_CODE, HeaderValue::from_static("EntryNotFound"));
+            return Err(trouble);
+        }
+        let (parts, body) = request.into_parts();
+        let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
+        let own = format!("http://{host}{PREFIX}");
+        let token = parts.headers.get(header::AUTHORIZATION).cloned();
+        let mut asked = self.upstream.request(parts.method.clone(), &place.asked, token.as_ref())?;
+        for name in PASSED_UP {
+            if let Some(value) = parts.headers.get(&name) {
+                asked.headers_mut().insert(name, value.clone());
+            }
+        }
+        let is_kept = parts.method == Method::GET && !parts.headers.contains_key(header::IF_NONE_MATCH);
+        let holds = match place.about {
+            About::Commit if is_kept => Some(COMMIT_HOLDS),
+            About::Name if is_kept => Some(NAME_HOLDS),
+            _ => None,
+        };
+        let Some(holds) = holds else {
+            let long = |_| Trouble::new(StatusCode::PAYLOAD_TOO_LARGE, "that question is longer than 4 MiB");
+            *asked.body_mut() = to_bytes(body, QUESTION_LEN_MAX).await.map_err(long)?.to_vec();
+            return Ok(self.passed(self.upstream.ask(asked).await?, &own));
+        };
+        let ask = async {
+            let answer = self.upstream.ask(asked).await;
+            let (holds, bytes) = match &answer {
+                Ok(said) if said.status.is_success() => (holds, said.body.len() + 1_024),
+                _ => (TROUBLE_HOLDS, 1_024),
+            };
+            Fresh { answer, holds, bytes }
+        };
+        let said = self.answers.get((who(token.as_ref()), place.asked.clone()), ask).await?;
+        Ok(self.passed(said, &own))
+    }
+
+    /// The hub's answer, as it is told here: what leads to the hub leads here.
+    fn passed(&self, Said { status, headers, body }: Said, own: &str) -> Response {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = status;
+        let is_json = headers.get(header::CONTENT_TYPE).is_some_and(|kind| {
+            kind.to_str().is_ok_and(|kind| kind.to_ascii_lowercase().starts_with("application/json"))
+        });
+        *response.body_mut() = Body::from(if is_json { without_xet(body) } else { body });
+        for (name, value) in &headers {
+            if HELD_BACK.contains(name) || name.as_str().starts_with("x-xet-") {
+                continue;
+            }
+            let value = match (name, value.to_str()) {
+                (&header::LINK, Ok(text)) if text.contains("xet-auth") => continue,
+                (&header::LINK | &header::LOCATION, Ok(text)) => self.here(text, own),
+                _ => Some(value.clone()),
+            };
+            response.headers_mut().extend(value.map(|value| (name.clone(), value)));
+        }
+        response
+    }
+
+    /// An address in a header: one of the hub leads here.
+    fn here(&self, text: &str, own: &str) -> Option<HeaderValue> {
+        let base = self.upstream.base();
+        let place = base.find("://").and_then(|at| base[at + 3..].find('/').map(|len| &base[at + 3 + len..]));
+        let text = match text.strip_prefix('/') {
+            // Without a host it is the hub's path, below which others may be.
+            Some(_) if !text.starts_with("//") => {
+                format!("{own}{}", text.strip_prefix(place.unwrap_or("")).unwrap_or(text))
+            }
+            _ => text.replace(base, own),
+        };
+        HeaderValue::from_str(&text).ok()
+    }
+}
+
+/// Answers a client; one that waits hears that it is not forgotten.
+pub(crate) async fn answer(
+    State(hub): State<Arc<Hub>>,
+    ConnectInfo(visitor): ConnectInfo<Visitor>,
+    request: Request,
+) -> Response {
+    let asked = format!("{} {}", request.method(), request.uri().path());
+    let knows_nudges = request.version() == Version::HTTP_11;
+    let work = hub.respond(&visitor, request);
+    let answer = if knows_nudges { visitor.while_told(work).await } else { work.await };
+    answer.unwrap_or_else(|trouble| {
+        trouble.log(&asked);
+        trouble.into_response()
+    })
+}
+
+/// Digest of who asks.
+fn who(token: Option<&HeaderValue>) -> [u8; 32] {
+    let Some(token) = token else { return [0; 32] };
+    digest(&SHA256, token.as_bytes()).as_ref().try_into().unwrap_or([0; 32])
+}
+
+/// The range that is asked for, if one is: several, and one of another state of the file, are all of it.
+fn asked_range(headers: &HeaderMap, meta: &Meta) -> Result<Option<Range<u64>>, Trouble> {
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    if text(header::IF_RANGE).is_some_and(|state| state.trim_matches('"') != meta.hex) {
+        return Ok(None);
+    }
+    let range = text(header::RANGE).and_then(|range| range.strip_prefix("bytes="));
+    let Some((first, last)) = range.and_then(|range| range.trim().split_once('-')) else { return Ok(None) };
+    let size = meta.size;
+    let range = match (first.parse::<u64>(), last.parse::<u64>()) {
+        (Ok(first), Ok(last)) if first <= last => first..last.saturating_add(1).min(size),
+        (Ok(first), Err(_)) if last.is_empty() => first..size,
+        (Err(_), Ok(last)) if first.is_empty() => size.saturating_sub(last)..size,
+        _ => return Ok(None),
+    };
+    if range.is_empty() {
+        let mut trouble = Trouble::new(StatusCode::RANGE_NOT_SATISFIABLE, "the file ends before that range");
+        let value = format!("bytes */{size}");
+        trouble.headers.extend(value.parse().map(|value| (header::CONTENT_RANGE, value)));
+        return Err(trouble);
+    }
+    Ok(Some(range))
+}
+
+/// A part of a file, as it is taken. Each piece is read in a thread of those for that, and none is held.
+fn body_of(file: File, range: Range<u64>) -> Body {
+    let pieces = stream::unfold((Arc::new(file), range), |(file, left)| async move {
+        if left.is_empty() {
+            return None;
+        }
+        let len = PIECE_LEN.min(left.end - left.start);
+        let (same, at) = (Arc::clone(&file), left.start);
+        let read = tokio::task::spawn_blocking(move || {
+            let mut piece = vec![0; len as usize];
+            same.read_exact_at(&mut piece, at).map(|()| Bytes::from(piece))
+        });
+        let piece = read.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+        let rest = if piece.is_ok() { left.start + len..left.end } else { 0..0 };
+        Some((piece, (file, rest)))
+    });
+    Body::from_stream(pieces)
+}
+
+/// A document without the names by which files are got from the servers of Xet.
+fn without_xet(body: Bytes) -> Bytes {
+    const NAME: &[u8] = b"\"xetHash\"";
+    if !body.windows(NAME.len()).any(|part| part == NAME) {
+        return body;
+    }
+    let Ok(mut document) = serde_json::from_slice::<Value>(&body) else { return body };
+    strip(&mut document);
+    document.to_string().into()
+}
+
+fn strip(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.remove("xetHash");
+            fields.values_mut().for_each(strip);
+        }
+        Value::Array(entries) => entries.iter_mut().for_each(strip),
+        _ => {}
+    }
+}

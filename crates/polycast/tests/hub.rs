@@ -1,0 +1,289 @@
+//! The hub endpoint, with a hub that counts what it is asked, a manager and agents as processes of their own:
+//! a file is read from the hub once, however many hosts ask; what is not the file that the hub has named
+//! reaches no client; what is another one's stays so.
+
+mod common;
+
+use common::cluster::{Cluster, Daemon};
+use common::hub::{FIRST, FakeHub, Heard, Manner, SECOND, TOKEN, ask};
+use common::{Place, noise};
+use polycast_testing::{free_port, until};
+use std::time::Duration;
+
+/// A manager that gathers for long enough that all of a test are in time.
+const GATHERING: &str = "[objects]\nwindow-ms = 1000\nsettle-ms = 300\n";
+const QUICK: &str = "silence-ms = 4000\n[objects]\nsettle-ms = 300\n";
+const LARGE: &str = "/org/m/resolve/main/model.large";
+const SMALL: &str = "/org/m/resolve/main/config.json";
+
+fn hub() -> FakeHub {
+    FakeHub::start(&[
+        (FIRST, "model.large", noise(3_000_001)),
+        (FIRST, "config.json", b"{\"layers\": 2}".to_vec()),
+        (FIRST, "empty", Vec::new()),
+        (SECOND, "model.large", noise(2_000_003)),
+        (SECOND, "config.json", b"{\"layers\": 3}".to_vec()),
+    ])
+}
+
+/// Agents with an endpoint each.
+fn cluster(hub: &FakeHub, manager: &str, names: &[&str]) -> Cluster {
+    cluster_with(hub, manager, names, "")
+}
+
+fn cluster_with(hub: &FakeHub, manager: &str, names: &[&str], more: &str) -> Cluster {
+    let place = Place::new();
+    let settings = format!("{more}[hub]\nlisten = '127.0.0.1:0'\nupstream = '{}'\n", hub.address);
+    let settings = place.file("agent.toml", settings.as_bytes());
+    let manager = place.file("manager.toml", manager.as_bytes());
+    let managers = vec![Daemon::manager("127.0.0.1:0", &["--config", &manager])];
+    Cluster::of_with(place, managers, names, &["--config", &settings])
+}
+
+fn endpoint(cluster: &Cluster, agent: usize) -> String {
+    cluster.agents[agent].ready["hub"].as_str().expect("the agent says where its endpoint is").to_string()
+}
+
+fn get(cluster: &Cluster, agent: usize, path: &str) -> Heard {
+    ask(&endpoint(cluster, agent), "GET", path, &[])
+}
+
+/// As many ask at one moment as there are agents.
+fn get_at_all(cluster: &Cluster, path: &str) -> Vec<Heard> {
+    std::thread::scope(|scope| {
+        let asking: Vec<_> = (0..cluster.agents.len())
+            .map(|agent| {
+                let endpoint = endpoint(cluster, agent);
+                scope.spawn(move || {
+                    let head = ask(&endpoint, "HEAD", path, &[]);
+                    assert_eq!((head.status, head.body.len()), (200, 0), "{head:?}");
+                    ask(&endpoint, "GET", path, &[])
+                })
+            })
+            .collect();
+        asking.into_iter().map(|asking| asking.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn a_file_is_read_from_the_hub_once_however_many_hosts_ask() {
+    let hub = hub();
+    let port = free_port();
+    let cluster = cluster(&hub, GATHERING, &["a", "b", "c"]);
+    for (path, len) in [(LARGE, 3_000_001), (SMALL, 13)] {
+        let before = hub.given();
+        for heard in get_at_all(&cluster, path) {
+            assert_eq!((heard.status, heard.body.len()), (200, len), "{path}");
+            assert!(len < 100 || heard.body == noise(len), "{path}");
+            assert_eq!(heard.header("x-repo-commit"), Some(FIRST));
+            assert!(heard.header("x-xet-hash").is_none() && heard.header("link").is_none(), "{path}");
+        }
+        assert_eq!(hub.given(), (before.0 + 1, before.1 + len as u64), "{path}");
+    }
+    // Again: no byte comes from the hub, nor is it asked for one.
+    let before = hub.given();
+    get_at_all(&cluster, LARGE).iter().for_each(|heard| assert_eq!(heard.body.len(), 3_000_001));
+    assert_eq!(hub.given(), before);
+    // Another revision is another file, by a commit and by its parts.
+    let second = get(&cluster, 1, &LARGE.replace("main", SECOND));
+    assert!(second.body == noise(2_000_003) && second.header("x-repo-commit") == Some(SECOND));
+    let first = ask(&endpoint(&cluster, 1), "GET", LARGE, &["Range: bytes=3000000-"]);
+    assert_eq!((first.status, &first.body[..]), (206, &noise(3_000_001)[3_000_000..]));
+    assert_eq!(hub.given(), (before.0 + 1, before.1 + 2_000_003));
+    // What it has answered is counted where the agent is watched.
+    let settings =
+        format!("http = '127.0.0.1:{port}'\n[hub]\nlisten = '127.0.0.1:0'\nupstream = '{}'\n", hub.address);
+    let settings = cluster.place.file("watched.toml", settings.as_bytes());
+    let manager = cluster.managers[0].address();
+    let watched = Daemon::agent_with(&cluster.place, manager, "watched", &["--config", &settings]);
+    let own = watched.ready["hub"].as_str().unwrap();
+    for path in [LARGE, LARGE, &LARGE.replace("org/m", "org/other")] {
+        assert!(ask(own, "GET", path, &[]).body.len() > 1_000_000);
+    }
+    let metrics = ask(&format!("http://127.0.0.1:{port}/metrics"), "GET", "", &[]).body;
+    let metrics = String::from_utf8(metrics).unwrap();
+    for line in [
+        "polycast_cache_requests_total{kind=\"hub\",result=\"peer\"} 1\n",
+        // The other repository has the same file.
+        "polycast_cache_requests_total{kind=\"hub\",result=\"store\"} 2\n",
+        "polycast_cache_requests_total{kind=\"hub\",result=\"origin\"} 0\n",
+        "polycast_origin_bytes_total{kind=\"hub\"} 0\n",
+    ] {
+        assert!(metrics.contains(line), "{line} in {metrics}");
+    }
+}
+
+#[test]
+fn bytes_that_are_not_the_file_reach_no_client() {
+    let hub = hub();
+    let cluster = cluster(&hub, QUICK, &["a", "b"]);
+    for (manner, says) in
+        [(Manner::Flipped, "have the SHA-256"), (Manner::Short, "1500000 bytes of the 3000001")]
+    {
+        hub.set(manner);
+        for heard in get_at_all(&cluster, LARGE) {
+            let said = String::from_utf8_lossy(&heard.body);
+            assert!(heard.status == 502 && heard.body.len() < 500, "{manner:?}: {heard:?}");
+            assert!(said.contains(says), "{manner:?}: {said}");
+        }
+    }
+    hub.set(Manner::Flipped);
+    assert_eq!(get(&cluster, 0, SMALL).status, 502);
+    // Nothing of it is left.
+    hub.set(Manner::Right);
+    get_at_all(&cluster, LARGE).iter().for_each(|heard| assert!(heard.body == noise(3_000_001)));
+    assert_eq!(get(&cluster, 0, SMALL).body, b"{\"layers\": 2}");
+}
+
+#[test]
+fn a_download_that_breaks_off_goes_on_from_there() {
+    let hub = hub();
+    let cluster = cluster(&hub, QUICK, &["a"]);
+    hub.set(Manner::Broken);
+    let heard = get(&cluster, 0, LARGE);
+    assert!(heard.status == 200 && heard.body == noise(3_000_001), "{}", heard.status);
+    assert_eq!(hub.given(), (2, 3_000_001), "no byte twice");
+}
+
+#[test]
+fn where_the_reading_agent_dies_another_one_reads() {
+    let hub = hub();
+    let mut cluster = cluster(&hub, QUICK, &["a", "b", "c"]);
+    hub.set(Manner::Held);
+    let [a, b, c] = [0, 1, 2].map(|agent| endpoint(&cluster, agent));
+    let first = std::thread::spawn(move || {
+        // It breaks off, or says so.
+        std::panic::catch_unwind(|| ask(&a, "GET", LARGE, &[])).map(|heard| heard.status)
+    });
+    until("the first one has half", || hub.given() == (1, 1_500_000));
+    let others = [b, c].map(|endpoint| std::thread::spawn(move || ask(&endpoint, "GET", LARGE, &[])));
+    until("the others have asked", || hub.count("HEAD /base/org/m/resolve/main/model.large") == 3);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(hub.given().0, 1, "one at a time");
+    hub.set(Manner::Right);
+    cluster.agents[0].kill();
+    for other in others {
+        let heard = other.join().unwrap();
+        assert!(heard.status == 200 && heard.body == noise(3_000_001), "{}", heard.status);
+    }
+    assert_eq!(hub.given(), (2, 1_500_000 + 3_000_001), "one after the other");
+    assert_ne!(first.join().unwrap().unwrap_or(0), 200);
+}
+
+#[test]
+fn what_is_private_is_given_to_those_whom_the_hub_lets_see_it() {
+    let hub = hub();
+    let cluster = cluster(&hub, QUICK, &["a", "b"]);
+    let path = LARGE.replace("org/m", "org/private");
+    let right = format!("Authorization: {TOKEN}");
+    let mine = ask(&endpoint(&cluster, 0), "GET", &path, &[&right]);
+    assert!(mine.status == 200 && mine.body == noise(3_000_001));
+    // It is in the store now, and at the other host after this.
+    let before = hub.given();
+    assert_eq!(ask(&endpoint(&cluster, 1), "GET", &path, &[&right]).body.len(), 3_000_001);
+    assert_eq!(hub.given(), before);
+    for wrong in [&["Authorization: Bearer hf_wrong"][..], &[]] {
+        for agent in [0, 1] {
+            for method in ["HEAD", "GET"] {
+                let heard = ask(&endpoint(&cluster, agent), method, &path, wrong);
+                assert!(heard.status == 401 && heard.body.len() < 500, "{heard:?}");
+                assert_eq!(heard.header("x-error-code"), Some("RepoNotFound"));
+            }
+        }
+    }
+    assert_eq!(hub.given(), before);
+    // Where the hub sends on to has heard no token; the hub itself has.
+    assert_eq!((hub.count("/cdn/"), hub.count("/cdn/") - hub.count("cdn/ token")), (1, 1));
+    assert!(hub.state().asked.iter().all(|line| !line.contains("/cdn/") || !line.ends_with("token")));
+}
+
+#[test]
+fn clients_hear_what_they_understand() {
+    let hub = hub();
+    let cluster = cluster(&hub, QUICK, &["a"]);
+    let own = endpoint(&cluster, 0);
+    let missing = ask(&own, "HEAD", "/org/m/resolve/main/no.json", &[]);
+    assert_eq!((missing.status, missing.header("x-error-code")), (404, Some("EntryNotFound")));
+    assert_eq!(missing.header("x-repo-commit"), Some(FIRST));
+    let empty = get(&cluster, 0, "/org/m/resolve/main/empty");
+    assert_eq!((empty.status, empty.header("content-length")), (200, Some("0")));
+    let head = ask(&own, "HEAD", LARGE, &[]);
+    assert_eq!((head.header("content-length"), head.header("location")), (Some("3000001"), None));
+    assert!(head.header("x-linked-etag").is_some() && head.header("etag").is_some());
+    // Ranges.
+    let bytes = noise(3_000_001);
+    for (range, status, part) in [
+        ("bytes=0-99", 206, &bytes[..100]),
+        ("bytes=100-", 206, &bytes[100..]),
+        ("bytes=-7", 206, &bytes[bytes.len() - 7..]),
+        ("bytes=2999999-9999999", 206, &bytes[2_999_999..]),
+        ("bytes=0-1,5-6", 200, &bytes),
+        ("lines=0-1", 200, &bytes),
+    ] {
+        let heard = ask(&own, "GET", LARGE, &[&format!("Range: {range}")]);
+        assert!(heard.status == status && heard.body == part, "{range}: {}", heard.status);
+    }
+    let past = ask(&own, "GET", LARGE, &["Range: bytes=3000001-"]);
+    assert_eq!((past.status, past.header("content-range")), (416, Some("bytes */3000001")));
+    let other = ask(&own, "GET", LARGE, &["Range: bytes=5-", "If-Range: \"abc\""]);
+    assert_eq!(other.body.len(), bytes.len(), "of another state of the file nothing goes on");
+    // The hub's own words.
+    let busy = ask(&own, "GET", "/api/busy", &[]);
+    assert_eq!((busy.status, busy.header("retry-after")), (429, Some("17")));
+    assert_eq!(busy.header("x-error-message"), Some("slow down"));
+    hub.set(Manner::Says(429));
+    let busy = ask(&own, "GET", SMALL, &[]);
+    assert_eq!((busy.status, busy.header("retry-after")), (429, Some("3")), "{busy:?}");
+    hub.set(Manner::Says(503));
+    assert_eq!(ask(&own, "GET", SMALL, &[]).status, 502);
+    hub.set(Manner::Right);
+    assert_eq!(ask(&own, "GET", SMALL, &[]).status, 200);
+}
+
+#[test]
+fn the_hubs_answers_lead_here_and_nobody_elses_questions_are_taken() {
+    let hub = hub();
+    let cluster = cluster(&hub, QUICK, &["a"]);
+    let own = endpoint(&cluster, 0);
+    for _ in 0..3 {
+        let tree = ask(&own, "GET", &format!("/api/models/org/m/tree/{FIRST}?recursive=true"), &[]);
+        assert_eq!(String::from_utf8_lossy(&tree.body), "[{\"lfs\":{\"size\":7},\"path\":\"a\"}]");
+        let next = format!("<{own}/api/next?cursor=1>; rel=\"next\"");
+        assert_eq!(tree.header("link"), Some(next.as_str()));
+    }
+    assert_eq!(hub.count("/tree/"), 1, "it is told again for a while");
+    ask(&own, "GET", &format!("/api/models/org/m/tree/{FIRST}?recursive=true"), &["Authorization: Bearer x"]);
+    assert_eq!(hub.count("/tree/"), 2, "another one's is another question");
+    let who = ask(&own, "GET", "/api/whoami-v2", &["Authorization: Bearer x"]);
+    assert_eq!(who.body, b"{\"token\":true}");
+    // No client is sent past this one.
+    let xet = ask(&own, "GET", &format!("/api/models/org/m/xet-read-token/{FIRST}"), &[]);
+    assert!(xet.status == 404 && hub.count("xet-read-token") == 0);
+    let asked = hub.state().asked.len();
+    for (path, headers, status) in [
+        ("/org/m/resolve/main/%2e%2e/secret", &[][..], 400),
+        ("/org/m/resolve/main/../../x", &[], 400),
+        ("/org/m/resolve/main/a%00b", &[], 400),
+        ("/org/m/raw/main/a", &[], 404),
+        (SMALL, &["Host: evil.example"], 403),
+        (SMALL, &["Host: 127.0.0.1.evil.example:7481"], 403),
+        (SMALL, &["Host:"], 403),
+    ] {
+        assert_eq!(ask(&own, "GET", path, headers).status, status, "{path} {headers:?}");
+    }
+    let long = format!("/org/m/resolve/main/{}", "a".repeat(10_000));
+    assert_eq!(ask(&own, "GET", &long, &[]).status, 400);
+    assert_eq!(ask(&own, "DELETE", SMALL, &[]).status, 405);
+    assert_eq!(hub.state().asked.len(), asked, "the hub has heard of none of these");
+}
+
+/// Clients give up after 10 s without a byte, and not one byte is verified before the last one has come.
+#[test]
+fn a_client_that_waits_hears_that_it_is_not_forgotten() {
+    let hub = hub();
+    let cluster = cluster(&hub, QUICK, &["a"]);
+    hub.state().pause = Duration::from_secs(5);
+    let heard = get(&cluster, 0, LARGE);
+    assert!(heard.status == 200 && heard.body == noise(3_000_001));
+    assert_eq!(heard.nudges, 1);
+}
