@@ -41,7 +41,7 @@ impl<T: Clone> Answers<T> {
         Answers { known: Mutex::new(BTreeMap::new()) }
     }
 
-    /// The answer, which `ask` gets unless it is known. Who asks at the same time waits for the same one.
+    /// The answer, which `ask` gets unless it is known. All that ask at the same time wait for the same one.
     pub(crate) async fn get(&self, question: Question, ask: impl Future<Output = Fresh<T>>) -> T {
         let turn = {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);

@@ -3,7 +3,7 @@
 use polycast_api::http::{Kind, Metric};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where the bytes of a file were got for a client.
+/// Origin of the bytes of a file that a client has asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Source {
     /// They were on this host.

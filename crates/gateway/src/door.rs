@@ -1,8 +1,8 @@
 //! Connections of clients of the hub.
 //!
-//! A client that hears nothing for 10 s gives up, while a file of many gigabytes has to come to its end before
-//! its first byte is verified. So one that waits is told `100 Continue` now and then, as often as it takes:
-//! HTTP allows any number of these before the answer, and clients skip them.
+//! A client that hears nothing for 10 s gives up, while of a file of many gigabytes no byte is verified
+//! before the last one has come. So one that waits is told `100 Continue` now and then: HTTP allows any
+//! number of these before an answer, and clients skip them.
 
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};

@@ -20,7 +20,7 @@ use tokio::sync::{Mutex as Turn, Semaphore, mpsc, watch};
 const FILES_MAX: usize = 64;
 /// Pieces that are read ahead.
 const PIECES_MAX: usize = 8;
-/// Where nothing comes for so long it is looked at whether anything can.
+/// Time without news of a file after which the agent is asked whether any can come.
 const LOOK_AFTER: Duration = Duration::from_secs(15);
 /// A client that cannot be served now may ask again after so many seconds.
 const AGAIN_S: u32 = 10;
@@ -68,7 +68,7 @@ impl Files {
         }
     }
 
-    /// Waits until the file is here and verified. It goes on coming where this is dropped.
+    /// Waits until the file is here and verified. If this is dropped the file still comes.
     pub(crate) async fn get(self: &Arc<Self>, asked: Asked) -> Outcome {
         let mut outcome = self.begin(asked);
         let gone = || Trouble::new(StatusCode::INTERNAL_SERVER_ERROR, "what was to get it has gone");
@@ -90,7 +90,7 @@ impl Files {
             // The semaphore is never closed.
             let _place = files.places.acquire().await;
             let outcome = files.bring(&asked).await;
-            // Who asks from now on asks anew.
+            // Those that ask from now on ask anew.
             drop(forget);
             let _ = sender.send(Some(outcome));
         });
@@ -183,7 +183,7 @@ impl Files {
             let name = asked.path.rsplit('/').next().unwrap_or_default().to_string();
             let filled = session.fill(&asked.meta.key(), Some(size), &name, pieces).await;
             if let Err(error) = filled {
-                tracing::warn!("{}: not read from the hub: {error}", Printable(&asked.shown));
+                tracing::info!("{}: not read from the hub: {error}", Printable(&asked.shown));
                 let said = Trouble::upstream(format!("the hub's bytes are not taken: {error}"));
                 failed.send_modify(|known| *known = known.take().or(Some(said)));
             }

@@ -38,10 +38,10 @@ const QUESTION_LEN_MAX: usize = 4 << 20;
 /// Bytes of a file that are read at a time.
 const PIECE_LEN: u64 = 1 << 20;
 
-/// What is passed on of a question, besides who asks.
+/// Headers of a question that are passed on, besides the token.
 const PASSED_UP: [HeaderName; 4] =
     [header::ACCEPT, header::CONTENT_TYPE, header::USER_AGENT, header::IF_NONE_MATCH];
-/// What is not passed on of an answer: it is of the connection, or leads to the servers of Xet, past this one.
+/// Headers of an answer that are not passed on. Those that lead to the servers of Xet are not either.
 const HELD_BACK: [HeaderName; 9] = [
     header::CONNECTION,
     header::TRANSFER_ENCODING,
@@ -152,7 +152,7 @@ impl Hub {
         Ok(response)
     }
 
-    /// What there is of a file, for who asks: each is told what the hub has said to the same token.
+    /// Headers of a file, as the hub has told them to the same token.
     async fn meta(&self, place: &FilePlace, token: Option<&HeaderValue>) -> Result<Meta, Trouble> {
         let question = (who(token), place.at(&place.revision));
         let ask = async {
@@ -189,7 +189,7 @@ impl Hub {
                 "no Xet is spoken here, where every byte is verified: remove the folder 'trees' of that repository in the client's \
                  cache, which another endpoint has filled, or set HF_HUB_DISABLE_XET=1",
             );
-            trouble.headers.insert(ERROR_CODE, HeaderValue::from_static("EntryNotFound"));
+            trouble.headers.push((ERROR_CODE, HeaderValue::from_static("EntryNotFound")));
             return Err(trouble);
         }
         let (parts, body) = request.into_parts();

@@ -1,7 +1,8 @@
 //! Servers of others: how their files are read, and how an agent's host stands in for them.
 //!
-//! A [`Gateway`] is a client of the agent on its host. Whoever asks it for a file of the hub gets bytes that
-//! the agent has verified, from its store, from another agent, or from the hub, which one agent reads then.
+//! A [`Gateway`] is a client of the agent on its host. A program that asks it for a file of the hub gets
+//! bytes that the agent has verified: from its store, from another agent, or from the hub, which one agent
+//! reads then.
 
 mod answers;
 mod counts;

@@ -106,7 +106,7 @@ impl Servers {
         self
     }
 
-    /// Asks a server, and those that it sends on to. Who asks is told to the first one's own host alone.
+    /// Asks a server, and those that it sends on to. A token is for the first one alone.
     pub(crate) fn ask_on(&self, mut request: Request<Vec<u8>>) -> Result<Answer, String> {
         for _ in 0..HOPS_MAX {
             let response = self.ask(&request)?;

@@ -7,7 +7,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 const LEN_MAX: usize = 8_192;
 /// The longest name of an owner or a repository, in bytes: the hub's is 96.
 const NAME_LEN_MAX: usize = 96;
-/// What a part of a path need not have escaped.
+/// Characters that are escaped in a part of a path.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 /// All paths of the hub begin with this here.
 pub(crate) const PREFIX: &str = "/hf";

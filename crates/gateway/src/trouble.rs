@@ -1,28 +1,28 @@
 //! Answers that are none of what was asked for: a status that clients of the hub know, and one sentence.
 
 use axum::body::Body;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use polycast_types::{Printable, without_secrets};
 
-/// Why a client gets nothing.
+/// Header with the reason why a client gets nothing, for programs.
 pub(crate) const ERROR_CODE: HeaderName = HeaderName::from_static("x-error-code");
-/// The same in a sentence.
+/// Header with the same in a sentence.
 pub(crate) const ERROR_MESSAGE: HeaderName = HeaderName::from_static("x-error-message");
 
 /// A reason why a client gets nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct Trouble {
     pub status: StatusCode,
-    /// What the hub has said besides.
-    pub headers: HeaderMap,
+    /// More headers, such as those of the hub.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
     /// One sentence.
     pub message: String,
 }
 
 impl Trouble {
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Trouble { status, headers: HeaderMap::new(), message: message.into() }
+        Trouble { status, headers: Vec::new(), message: message.into() }
     }
 
     /// The hub cannot be reached, or what it says cannot be used.
@@ -33,7 +33,7 @@ impl Trouble {
 
     /// Another try may succeed after so many seconds.
     pub(crate) fn again_after(mut self, seconds: u32) -> Self {
-        self.headers.insert(header::RETRY_AFTER, seconds.into());
+        self.headers.push((header::RETRY_AFTER, seconds.into()));
         self
     }
 
@@ -58,7 +58,10 @@ impl IntoResponse for Trouble {
         {
             own.insert(ERROR_MESSAGE, message);
         }
-        own.extend(headers);
+        // The hub's own sentence comes in place of ours.
+        headers.into_iter().for_each(|(name, value)| {
+            own.insert(name, value);
+        });
         response
     }
 }

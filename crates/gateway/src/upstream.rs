@@ -28,7 +28,7 @@ const PIECE_LEN: usize = 1 << 20;
 const COMMIT: HeaderName = HeaderName::from_static("x-repo-commit");
 const LINKED_ETAG: HeaderName = HeaderName::from_static("x-linked-etag");
 const LINKED_SIZE: HeaderName = HeaderName::from_static("x-linked-size");
-/// What the hub says besides where it gives nothing.
+/// Headers of the hub that are passed on where it gives nothing.
 const OF_TROUBLE: [HeaderName; 8] = [
     COMMIT,
     ERROR_CODE,
@@ -49,7 +49,7 @@ pub(crate) enum Digest {
     Git,
 }
 
-/// What the hub says of a file.
+/// Digest, size and revision of a file, as the hub tells them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Meta {
     pub digest: Digest,
@@ -171,13 +171,13 @@ impl Upstream {
         .await
     }
 
-    /// Asks what there is of a file, for who asks.
+    /// Asks for the headers of a file, with the token of the client.
     pub(crate) async fn meta(&self, place: &FilePlace, token: Option<&HeaderValue>) -> Result<Meta, Trouble> {
         let request = self.request(Method::HEAD, &place.at(&place.revision), token)?;
         self.in_thread(move |servers| meta(&servers, request)).await
     }
 
-    /// Reads a file's bytes, in this thread: each piece is given to `take`, until that wants no more.
+    /// Reads a file's bytes, in this thread: each piece is given to `take`, until that returns false.
     pub(crate) fn read(
         &self,
         request: &Request<Vec<u8>>,
@@ -199,7 +199,7 @@ fn refused(response: &Answer) -> Trouble {
     let mut trouble = Trouble::new(response.status(), message.unwrap_or_else(|| answered(response.status())));
     for name in OF_TROUBLE {
         if let Some(value) = header(&name) {
-            trouble.headers.insert(name, value);
+            trouble.headers.push((name, value));
         }
     }
     trouble

@@ -16,7 +16,7 @@ const LARGE: usize = 100_000;
 /// The token of those who may see the private repository.
 pub(crate) const TOKEN: &str = "Bearer hf_right";
 
-/// How the hub gives bytes.
+/// Manner in which the hub gives bytes.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(crate) enum Manner {
     #[default]
@@ -78,13 +78,13 @@ impl FakeHub {
         self.state.lock().unwrap()
     }
 
-    /// How often bytes of files were asked for, and how many were given.
+    /// Requests for bytes of files, and bytes that were given.
     pub(crate) fn given(&self) -> (usize, u64) {
         let state = self.state();
         (state.asked.iter().filter(|line| line.starts_with("GET") && is_file(line)).count(), state.bytes)
     }
 
-    /// How often it was asked for this.
+    /// Number of requests that have this in their line.
     pub(crate) fn count(&self, part: &str) -> usize {
         self.state().asked.iter().filter(|line| line.contains(part)).count()
     }
@@ -249,13 +249,13 @@ fn git(bytes: &[u8]) -> String {
     hex(context.finish().as_ref())
 }
 
-/// What a client of the hub was answered.
+/// An answer to a client of the hub.
 #[derive(Debug)]
 pub(crate) struct Heard {
     pub status: u16,
     headers: Vec<(String, String)>,
     pub body: Vec<u8>,
-    /// How often it was told before that it is not forgotten.
+    /// Number of `100 Continue` before it.
     pub nudges: usize,
 }
 
