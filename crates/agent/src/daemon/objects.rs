@@ -5,6 +5,7 @@
 //! ask, `fill` takes in what one of them gets from elsewhere, `serve` sends to others, `topics` publishes and
 //! subscribes.
 
+mod digests;
 mod fetch;
 mod fill;
 mod key;
@@ -22,6 +23,7 @@ use super::Shared;
 use super::catalog::{Available, Catalog};
 use super::manager_link::{HeldObject, ManagerLink};
 use super::sends::Sends;
+use digests::Checked;
 use fetch::{Fetches, Unserved};
 use polycast_api::convert::object_id;
 use polycast_api::manager;
@@ -40,6 +42,7 @@ pub(super) struct Objects {
     sends: Arc<Sends>,
     fetches: Mutex<Fetches>,
     unserved: Mutex<Unserved>,
+    checked: Checked,
     topics: Mutex<Topics>,
     /// Reports of the transfers of objects that are being published, by their numbers.
     published: Mutex<BTreeMap<ObjectId, BTreeMap<u64, Arc<Report>>>>,
@@ -52,6 +55,7 @@ impl Objects {
             sends,
             fetches: Mutex::default(),
             unserved: Mutex::default(),
+            checked: Checked::default(),
             topics: Mutex::default(),
             published: Mutex::default(),
         }

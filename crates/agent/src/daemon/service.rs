@@ -6,7 +6,7 @@ use super::catalog::{Available, Snapshot};
 use super::choice::Choice;
 use super::convert;
 use super::manager_link::{FabricWish, LinkState};
-use super::objects::{self, Asks, Key, Objects, Watching};
+use super::objects::{self, Asks, Digest, Key, Objects, Watching};
 use super::processes::Call;
 use super::removals;
 use super::sends::{Sends, Standing, Watcher, Wish};
@@ -596,8 +596,11 @@ impl Agent for Service {
         let request = request.into_inner();
         let process = self.process(request.caller.as_ref(), user)?;
         let object = match request.what {
-            Some(What::Key(key)) => Key::parse(&key)?.object,
-            Some(What::DataId(data)) => ObjectId { app: process.0, data: DataId(data) },
+            Some(What::Key(key)) => {
+                let key = Key::parse(&key)?;
+                (key.object, key.digest)
+            }
+            Some(What::DataId(data)) => (ObjectId { app: process.0, data: DataId(data) }, Digest::None),
             None => return Err(Refusal::new(Kind::Invalid, "the call does not say what to fetch").into()),
         };
         let deadline = request.deadline_ms.map(Duration::from_millis);

@@ -7,6 +7,7 @@ use super::super::manager_link::{LinkState, ObjectWish};
 use super::super::store::check_here;
 use super::super::users::User;
 use super::Objects;
+use super::key::Digest;
 use polycast_api::agent::fetch_event::Event;
 use polycast_api::agent::{FetchEvent, FetchProgress, FetchWaiting, FillOrder};
 use polycast_api::error::{Kind, Refusal};
@@ -97,14 +98,24 @@ type Events = mpsc::Sender<Result<FetchEvent, Status>>;
 
 impl Objects {
     /// Waits for an object, and tells the caller how it goes.
-    pub(crate) async fn fetch(self: Arc<Self>, object: ObjectId, asks: Asks, events: Events) {
-        if let Err(refusal) = Arc::clone(&self).follow(object, asks, &events).await {
+    pub(crate) async fn fetch(
+        self: Arc<Self>,
+        (object, digest): (ObjectId, Digest),
+        asks: Asks,
+        events: Events,
+    ) {
+        if let Err(refusal) = Arc::clone(&self).follow((object, digest), asks, &events).await {
             // A caller that has gone need not hear it.
             let _ = events.send(Err(refusal.into())).await;
         }
     }
 
-    async fn follow(self: Arc<Self>, object: ObjectId, asks: Asks, events: &Events) -> Result<(), Refusal> {
+    async fn follow(
+        self: Arc<Self>,
+        (object, digest): (ObjectId, Digest),
+        asks: Asks,
+        events: &Events,
+    ) -> Result<(), Refusal> {
         let tell = async |event| events.send(Ok(FetchEvent { event: Some(event) })).await.is_ok();
         let (place, mut words) = self.enter(object, asks)?;
         let waiting = FetchWaiting { app_id: object.app.0.to_vec(), data_id: object.data.0 };
@@ -130,6 +141,7 @@ impl Objects {
                     let found = found?;
                     drop(place);
                     check_here(&self.shared.store, object, &found)?;
+                    self.check_key(object, &digest, &found).await?;
                     self.shared.used(object);
                     let found = convert::available(object, found, &self.shared.store.path(object), asks.user);
                     tell(Event::Object(found)).await;

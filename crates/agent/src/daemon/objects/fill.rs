@@ -6,6 +6,7 @@ use super::super::sets;
 use super::super::store::{Arrived, Description};
 use super::super::users::User;
 use super::super::{Shared, catalog::Snapshot};
+use super::digests::{git_digest, hex};
 use super::fetch::{FILL_PATIENCE, Process};
 use super::key::Digest;
 use super::{Key, Objects};
@@ -14,9 +15,9 @@ use polycast_api::error::{Kind, Refusal};
 use polycast_net::object::{MODE_USUAL, ObjectKind};
 use polycast_net::store::{check_name, part_path};
 use polycast_types::{ModificationTime, ObjectId, Printable, format_bytes, without_secrets};
-use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
+use ring::digest::{Context, SHA256};
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -34,8 +35,6 @@ const PIECE_LEN_MAX: usize = 1 << 20;
 const ERROR_LEN_MAX: usize = 1_024;
 /// So much more room is taken at a time where the object's length is not known.
 const ROOM_STEP: u64 = 64 << 20;
-/// Bytes that are read at a time to compute a digest.
-const READ_LEN: usize = 1 << 20;
 
 /// The next bytes that a caller brings, and whether they are the last.
 pub(crate) struct Piece {
@@ -156,7 +155,9 @@ async fn take_in(
     let Some(receive) = begin(objects, key.object, user).await? else { return Ok(()) };
     let expected = Expected { length: first.length, digest: key.digest.clone(), user };
     let shape = Shape { name, kind: ObjectKind::File, mode: MODE_USUAL, modified: None };
-    store(&objects.shared, receive, shape, expected, first, requests).await
+    let root = store(&objects.shared, receive, shape, expected, first, requests).await?;
+    objects.checked.insert(key.object, root);
+    Ok(())
 }
 
 /// Begins to take in an object, unless it is here. Another agent may have begun to send it since this one was
@@ -192,7 +193,7 @@ async fn begin(objects: &Objects, id: ObjectId, user: User) -> Result<Option<Rec
     }
 }
 
-/// Writes what a caller brings into the store.
+/// Writes what a caller brings into the store; gives its root.
 pub(crate) async fn store<R: Brought>(
     shared: &Arc<Shared>,
     receive: Receive,
@@ -200,7 +201,7 @@ pub(crate) async fn store<R: Brought>(
     expected: Expected,
     first: R,
     requests: &mut Streaming<R>,
-) -> Result<(), Refusal> {
+) -> Result<String, Refusal> {
     let _ = receive.progress().name.set(shape.name.clone());
     let (pieces, incoming) = mpsc::channel(PIECES_MAX);
     let here = Arc::clone(shared);
@@ -216,7 +217,8 @@ pub(crate) async fn store<R: Brought>(
     drop(pieces);
     let written = writing.await.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))?;
     // What the writer says comes first: it may be why nothing could be passed on.
-    written.and(passed)
+    let root = written?;
+    passed.map(|()| root)
 }
 
 /// Writes bytes that are at hand into the store, for this user.
@@ -233,7 +235,7 @@ pub(crate) fn store_bytes(
     let queued = pieces.try_send(Ok(bytes)).and_then(|()| pieces.try_send(Ok(Vec::new())));
     queued.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))?;
     let written = write(shared, &receive, &expected, incoming);
-    enter(shared, receive, shape, written)
+    enter(shared, receive, shape, written).map(drop)
 }
 
 type Pieces = mpsc::Sender<Result<Vec<u8>, Refusal>>;
@@ -370,16 +372,13 @@ fn check_share(shared: &Shared, user: User, id: ObjectId, bytes: u64) -> Result<
 
 /// Checks that the bytes are the ones that the key names.
 fn check(digest: &Digest, sha256: Context, path: &Path, length: u64) -> Result<(), Refusal> {
-    let hex = |context: Context| -> String {
-        context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
-    };
     let (wanted, found, what) = match digest {
         Digest::None => return Ok(()),
         Digest::Sha256(wanted) => (wanted, hex(sha256), "SHA-256"),
         Digest::Git(wanted) => {
             let found = git_digest(path, length);
             let found = found.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))?;
-            (wanted, hex(found), "git digest")
+            (wanted, found, "git digest")
         }
     };
     if *wanted == found {
@@ -389,26 +388,13 @@ fn check(digest: &Digest, sha256: Context, path: &Path, length: u64) -> Result<(
     Err(Refusal::new(Kind::OriginFailed, why))
 }
 
-/// The digest of a file as git computes it.
-fn git_digest(path: &Path, length: u64) -> io::Result<Context> {
-    let mut context = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
-    context.update(format!("blob {length}\0").as_bytes());
-    let (mut file, mut buffer) = (File::open(path)?, vec![0; READ_LEN]);
-    loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(context),
-            read => context.update(&buffer[..read]),
-        }
-    }
-}
-
-/// Enters what was written into the store, or removes it.
+/// Enters what was written into the store, and gives its root, or removes it.
 fn enter(
     shared: &Shared,
     receive: Receive,
     Shape { name, kind, mode, modified }: Shape,
     written: Result<Written, Refusal>,
-) -> Result<(), Refusal> {
+) -> Result<String, Refusal> {
     let id = receive.id();
     let kept = written.and_then(|Written { length, root, part, file }| {
         let holder = receive.progress().holder;
@@ -420,8 +406,9 @@ fn enter(
     match kept {
         Ok(description) => {
             tracing::info!(object = %id, bytes = description.length, "brought");
+            let root = description.root.clone();
             receive.complete(description);
-            Ok(())
+            Ok(root)
         }
         Err(refusal) => {
             tracing::warn!(object = %id, %refusal, "not brought");
