@@ -1,29 +1,35 @@
 //! Files of the hub in the agent's store: there already, from another agent, or read here for all.
 
+use crate::coming::{Arrived, Coming, Outcome};
 use crate::counts::{Counts, Source};
 use crate::trouble::Trouble;
 use crate::upstream::{Meta, Upstream};
 use axum::http::{HeaderValue, Method, Request, StatusCode};
 use polycast_api::agent::fetch_event::Event;
-use polycast_api::agent::{FetchWaiting, ObjectState};
-use polycast_api::client::{AgentClient, ClientError, Piece, Session, Wanted};
+use polycast_api::agent::{FetchWaiting, Object, ObjectState};
+use polycast_api::client::{AgentClient, ClientError, Fetching, Piece, Session, Wanted};
 use polycast_api::convert;
-use polycast_api::error::Kind;
-use polycast_types::{AppId, Printable};
+use polycast_api::error::{Kind, plain};
+use polycast_types::{AppId, DataId, Printable, RangeSet};
 use std::collections::HashMap;
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Mutex as Turn, Semaphore, mpsc, watch};
+use tokio::task::AbortHandle;
 
-/// Files that are asked for at a time; the agent's door has places for 200 calls, and a file takes two.
-const FILES_MAX: usize = 64;
+/// Files that are asked for at a time; the agent's door has places for 200 calls, and a file takes three.
+const FILES_MAX: usize = 60;
 /// Pieces that are read ahead.
 const PIECES_MAX: usize = 8;
 /// Time without news of a file after which the agent is asked whether any can come.
 const LOOK_AFTER: Duration = Duration::from_secs(15);
 /// A client that cannot be served now may ask again after so many seconds.
 const AGAIN_S: u32 = 10;
+/// Bytes from which on a file is worth two more calls, to be given while it comes.
+const FOLLOWED_LEN: u64 = 8 << 20;
 
 /// A file that a client may have.
 #[derive(Clone, Debug)]
@@ -36,15 +42,6 @@ pub(crate) struct Asked {
     pub token: Option<HeaderValue>,
 }
 
-/// A file that is here.
-#[derive(Clone, Debug)]
-pub(crate) struct Here {
-    pub path: PathBuf,
-    pub source: Source,
-}
-
-type Outcome = Result<Here, Trouble>;
-
 /// The agent, as far as it keeps files of the hub.
 pub(crate) struct Files {
     agent: PathBuf,
@@ -52,8 +49,17 @@ pub(crate) struct Files {
     upstream: Arc<Upstream>,
     counts: Arc<Counts>,
     /// Files that are on their way, by their keys.
-    coming: Mutex<HashMap<String, watch::Receiver<Option<Outcome>>>>,
+    coming: Mutex<HashMap<String, Coming>>,
     places: Semaphore,
+}
+
+/// Ends what was begun for a file when that is here, or does not come.
+struct Following(AbortHandle);
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Files {
@@ -68,81 +74,89 @@ impl Files {
         }
     }
 
-    /// Waits until the file is here and verified. If this is dropped the file still comes.
-    pub(crate) async fn get(self: &Arc<Self>, asked: Asked) -> Outcome {
-        let mut outcome = self.begin(asked);
-        let gone = || Trouble::new(StatusCode::INTERNAL_SERVER_ERROR, "what was to get it has gone");
-        let here = outcome.wait_for(Option::is_some).await.map_err(|_| gone())?;
-        here.clone().unwrap_or_else(|| Err(gone()))
-    }
-
-    fn begin(self: &Arc<Self>, asked: Asked) -> watch::Receiver<Option<Outcome>> {
+    /// Has the file come, for all that ask for it now. It comes also where none of them waits any more.
+    pub(crate) fn get(self: &Arc<Self>, asked: Asked) -> Coming {
         let key = asked.meta.key();
         let mut coming = self.coming.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(outcome) = coming.get(&key) {
-            return outcome.clone();
+        if let Some(coming) = coming.get(&key) {
+            return coming.clone();
         }
-        let (sender, outcome) = watch::channel(None);
-        coming.insert(key.clone(), outcome.clone());
+        let (arrived, outcome) = (watch::Sender::new(None), watch::Sender::new(None));
+        let one = Coming { arrived: arrived.subscribe(), outcome: outcome.subscribe() };
+        coming.insert(key.clone(), one.clone());
         let files = Arc::clone(self);
         tokio::spawn(async move {
             let forget = Forget { files: Arc::clone(&files), key };
             // The semaphore is never closed.
             let _place = files.places.acquire().await;
-            let outcome = files.bring(&asked).await;
+            let came = files.bring(&asked, &arrived).await;
             // Those that ask from now on ask anew.
             drop(forget);
-            let _ = sender.send(Some(outcome));
+            outcome.send_replace(Some(came));
         });
-        outcome
+        one
     }
 
     /// Gets the file into the store, and says in the log how.
-    async fn bring(self: &Arc<Self>, asked: &Asked) -> Outcome {
+    async fn bring(self: &Arc<Self>, asked: &Asked, arrived: &watch::Sender<Option<Arrived>>) -> Outcome {
         let began = Instant::now();
-        let mut outcome = self.fetch(asked).await;
+        let mut outcome = self.fetch(asked, arrived).await;
         if let Err(ClientError::Lost(_) | ClientError::Unreachable { .. }) = &outcome {
             // The agent has begun anew, perhaps.
             *self.session.lock().await = None;
-            outcome = self.fetch(asked).await;
+            outcome = self.fetch(asked, arrived).await;
         }
-        let outcome = outcome.map_err(|error| in_words(&error))?;
-        match &outcome {
-            Ok(here) => {
+        match outcome.map_err(|error| in_words(&error)).flatten() {
+            Ok((file, source)) => {
                 let (bytes, seconds) = (asked.meta.size, began.elapsed().as_secs_f64());
                 tracing::info!(target: "polycast::done", bytes, seconds = format!("{seconds:.2}"), "{}: {}",
-                    Printable(&asked.shown), here.source.name());
-                self.counts.answered(here.source);
+                    Printable(&asked.shown), source.name());
+                self.counts.answered(source);
+                Ok(file)
             }
-            Err(_) => self.counts.failed(),
+            Err(trouble) => {
+                self.counts.failed();
+                Err(trouble)
+            }
         }
-        outcome
     }
 
-    async fn fetch(self: &Arc<Self>, asked: &Asked) -> Result<Outcome, ClientError> {
+    async fn fetch(
+        self: &Arc<Self>,
+        asked: &Asked,
+        arrived: &watch::Sender<Option<Arrived>>,
+    ) -> Result<Result<(Arc<File>, Source), Trouble>, ClientError> {
         let (agent, session) = self.session().await?;
         let mut fetching = session.fetch(Wanted::Key(asked.meta.key()), true, None).await?;
-        let (mut source, mut reading) = (Source::Peer, None);
+        let (mut source, mut reading, mut following) = (Source::Peer, None, None);
+        let mut object = None;
         loop {
-            let event = match tokio::time::timeout(LOOK_AFTER, fetching.next()).await {
-                Ok(event) => event,
-                Err(_) if reading.is_some() => continue,
-                Err(_) => match is_cut_off(&agent).await? {
-                    Some(trouble) => return Ok(Err(trouble)),
-                    None => continue,
-                },
+            let Some(event) = next(&mut fetching).await else {
+                match is_cut_off(&agent).await? {
+                    Some(trouble) if reading.is_none() => return Ok(Err(trouble)),
+                    _ => continue,
+                }
             };
             match event {
-                Ok(Some(Event::Waiting(waiting))) if is_here(&agent, &waiting).await? => {
-                    source = Source::Store
+                Ok(Some(Event::Waiting(waiting))) => {
+                    if is_here(&agent, &waiting).await? {
+                        source = Source::Store;
+                    }
+                    object = Some(waiting);
                 }
-                Ok(Some(Event::Waiting(_) | Event::Progress(_))) => {}
                 Ok(Some(Event::Fill(_))) => {
                     source = Source::Origin;
                     reading = Some(self.read(&session, asked.clone()));
                 }
+                Ok(Some(Event::Progress(at))) => {
+                    let is_worth = reading.is_none() && at.total >= FOLLOWED_LEN;
+                    if let (true, None, Some(object)) = (is_worth, &following, &object) {
+                        let task = follow(agent.clone(), object.clone(), asked.meta.size, arrived.clone());
+                        following = Some(Following(tokio::spawn(task).abort_handle()));
+                    }
+                }
                 Ok(Some(Event::Object(object))) => {
-                    return Ok(Ok(Here { path: object.path.into(), source }));
+                    return Ok(opened(object).await.map(|file| (file, source)));
                 }
                 Ok(None) => return Err(ClientError::Lost("it has ended the call".into())),
                 Err(error) => {
@@ -168,8 +182,8 @@ impl Files {
     /// Begins to read a file from the hub for all who ask; gives where it says what has gone wrong.
     fn read(self: &Arc<Self>, session: &Session, asked: Asked) -> watch::Receiver<Option<Trouble>> {
         let (sender, pieces) = mpsc::channel::<Piece>(PIECES_MAX);
-        let (failed, trouble) = watch::channel(None);
-        let failed = Arc::new(failed);
+        let failed = Arc::new(watch::Sender::new(None));
+        let trouble = failed.subscribe();
         let request = self.upstream.request(Method::GET, &asked.path, asked.token.as_ref());
         let (files, reading, size) = (Arc::clone(self), Arc::clone(&failed), asked.meta.size);
         std::thread::spawn(move || {
@@ -217,6 +231,55 @@ impl Drop for Forget {
     fn drop(&mut self) {
         self.files.coming.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
     }
+}
+
+/// The next event; `None` where it does not come for a while.
+async fn next(fetching: &mut Fetching) -> Option<Result<Option<Event>, ClientError>> {
+    tokio::time::timeout(LOOK_AFTER, fetching.next()).await.ok()
+}
+
+/// Tells which bytes of a file have come from another agent, and are those that it has. The last one is held
+/// back until the agent has checked the digest of all.
+async fn follow(
+    agent: AgentClient,
+    object: FetchWaiting,
+    size: u64,
+    arrived: watch::Sender<Option<Arrived>>,
+) {
+    let followed: Result<(), ClientError> = async {
+        let app = convert::app_id(&object.app_id)?;
+        let session = agent.register(app, u64::from(std::process::id())).await?;
+        let mut watching = session.watch(DataId(object.data_id), &[], None).await?;
+        let (mut here, mut path, mut open) = (RangeSet::new(), String::new(), None);
+        while let Some(event) = watching.next().await? {
+            for range in event.verified {
+                here.insert(range.offset..range.offset + range.length);
+            }
+            if path != event.path {
+                open = File::open(&event.path).ok().map(Arc::new);
+                path = event.path;
+            }
+            if let Some(file) = &open {
+                let one = Arrived { file: Arc::clone(file), until: here.first_missing(0).min(size - 1) };
+                arrived.send_replace(Some(one));
+            }
+        }
+        session.unregister().await
+    }
+    .await;
+    if let Err(error) = followed {
+        tracing::debug!(%error, "a file cannot be followed as it comes");
+    }
+}
+
+/// Opens a file in the store: from then on it stays, even where it has to make room.
+async fn opened(object: Object) -> Result<Arc<File>, Trouble> {
+    let opening = tokio::task::spawn_blocking(move || File::open(&object.path));
+    let file = opening.await.map_err(io::Error::other).flatten();
+    file.map(Arc::new).map_err(|error| {
+        let why = format!("the file cannot be read from the store: {}", plain(&error));
+        Trouble::new(StatusCode::INTERNAL_SERVER_ERROR, why)
+    })
 }
 
 /// Returns true if the object is on this host already.

@@ -11,17 +11,12 @@ use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, header};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream;
-use polycast_api::error::plain;
 use polycast_api::http::is_own_name;
 use polycast_api::settings::{HubConfig, Network, SettingsError};
 use ring::digest::{SHA256, digest};
 use serde_json::Value;
-use std::fs::File;
-use std::io;
 use std::net::IpAddr;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,8 +30,6 @@ const NAME_HOLDS: Duration = Duration::from_secs(10);
 const TROUBLE_HOLDS: Duration = Duration::from_secs(1);
 /// The longest question, in bytes.
 const QUESTION_LEN_MAX: usize = 4 << 20;
-/// Bytes of a file that are read at a time.
-const PIECE_LEN: u64 = 1 << 20;
 
 /// Headers of a question that are passed on, besides the token.
 const PASSED_UP: [HeaderName; 4] =
@@ -146,8 +139,9 @@ impl Hub {
             // In the commit that was told of: a name may lead to another one by now.
             let path = place.at(meta.commit.as_ref().unwrap_or(&place.revision));
             let shown = format!("{} {}", place.repository, place.path);
-            let file = self.open(Asked { shown, path, meta, token }).await?;
-            *response.body_mut() = body_of(file, range);
+            let mut coming = self.files.get(Asked { shown, path, meta, token });
+            coming.from(range.start).await?;
+            *response.body_mut() = coming.body(range);
         }
         Ok(response)
     }
@@ -165,20 +159,6 @@ impl Hub {
             Fresh { answer, holds, bytes: 512 }
         };
         self.metas.get(question, ask).await
-    }
-
-    /// The file as the agent has it, verified.
-    async fn open(self: &Arc<Self>, asked: Asked) -> Result<File, Trouble> {
-        let opened = |here: crate::files::Here| File::open(&here.path);
-        match opened(self.files.get(asked.clone()).await?) {
-            // It had to make room since.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => opened(self.files.get(asked).await?),
-            file => file,
-        }
-        .map_err(|error| {
-            let why = format!("the file cannot be read from the store: {}", plain(&error));
-            Trouble::new(StatusCode::INTERNAL_SERVER_ERROR, why)
-        })
     }
 
     /// Passes on a question.
@@ -306,25 +286,6 @@ fn asked_range(headers: &HeaderMap, meta: &Meta) -> Result<Option<Range<u64>>, T
         return Err(trouble);
     }
     Ok(Some(range))
-}
-
-/// A part of a file, as it is taken. Each piece is read in a thread of those for that, and none is held.
-fn body_of(file: File, range: Range<u64>) -> Body {
-    let pieces = stream::unfold((Arc::new(file), range), |(file, left)| async move {
-        if left.is_empty() {
-            return None;
-        }
-        let len = PIECE_LEN.min(left.end - left.start);
-        let (same, at) = (Arc::clone(&file), left.start);
-        let read = tokio::task::spawn_blocking(move || {
-            let mut piece = vec![0; len as usize];
-            same.read_exact_at(&mut piece, at).map(|()| Bytes::from(piece))
-        });
-        let piece = read.await.unwrap_or_else(|error| Err(io::Error::other(error)));
-        let rest = if piece.is_ok() { left.start + len..left.end } else { 0..0 };
-        Some((piece, (file, rest)))
-    });
-    Body::from_stream(pieces)
 }
 
 /// A document without the names by which files are got from the servers of Xet.

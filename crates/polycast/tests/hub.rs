@@ -287,3 +287,33 @@ fn a_client_that_waits_hears_that_it_is_not_forgotten() {
     assert!(heard.status == 200 && heard.body == noise(3_000_001));
     assert_eq!(heard.nudges, 1);
 }
+
+/// Agents know a file by its key, and any program that may use an agent can put something under that.
+#[test]
+fn what_another_program_has_put_under_a_files_key_reaches_no_client() {
+    let hub = hub();
+    let id = {
+        let cluster = cluster(&hub, QUICK, &["a"]);
+        assert_eq!(get(&cluster, 0, LARGE).status, 200);
+        let listed = cluster.at("a", &["ls"]).json();
+        listed[0]["object"].as_str().expect("the file's object has an id").to_string()
+    };
+    let cluster = cluster(&hub, QUICK, &["a", "b", "c"]);
+    let mut bytes = noise(3_000_001);
+    bytes[7] ^= 1;
+    let wrong = cluster.place.file("wrong", &bytes);
+    let sent = cluster.at("a", &["send", &wrong, "--to", "b", "--id", &id]);
+    assert_eq!(sent.status, 0, "{}", sent.stderr);
+    for agent in [0, 1, 2] {
+        let heard = get(&cluster, agent, LARGE);
+        assert!(heard.status == 502 && heard.body.len() < 500, "{agent}: {}", heard.status);
+        assert!(String::from_utf8_lossy(&heard.body).contains("remove it: polycast rm"), "{heard:?}");
+    }
+    let digest = "sha256:".to_string()
+        + ask(&endpoint(&cluster, 0), "HEAD", LARGE, &[]).header("etag").unwrap().trim_matches('"');
+    let fetched = cluster.at("c", &["fetch", &digest, "--out", &cluster.place.path("out")]);
+    assert!(fetched.status != 0 && fetched.stderr.contains("has other bytes"), "{}", fetched.stderr);
+    let removed = cluster.at("a", &["rm", &id, "--to", "all"]);
+    assert_eq!(removed.status, 0, "{}", removed.stderr);
+    get_at_all(&cluster, LARGE).iter().for_each(|heard| assert!(heard.body == noise(3_000_001)));
+}
