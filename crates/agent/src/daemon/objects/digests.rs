@@ -39,7 +39,7 @@ impl Checked {
         roots.insert(id, root);
     }
 
-    /// What was added in place is a user's file, and can change.
+    /// Returns true if these bytes were checked. A file that was added in place can change.
     fn has(&self, id: ObjectId, object: &Available) -> bool {
         object.added_from.is_none() && self.roots().get(&id).is_some_and(|root| *root == object.root)
     }
