@@ -10,10 +10,11 @@ use std::process::{Command, ExitCode};
 /// Set where the program is built already.
 pub(crate) const BUILT: &str = "POLYCAST_BUILT";
 /// Packages that the tests need beside ours.
-const TOOLS: [&str; 11] = [
+const TOOLS: [&str; 12] = [
     "distributed",
     "grpcio",
     "grpcio-tools",
+    "huggingface_hub",
     "maturin>=1.16,<2",
     "ml_dtypes",
     "mypy",
