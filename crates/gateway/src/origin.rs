@@ -11,6 +11,7 @@ use proxy::ViaProxy;
 use reach::Reach;
 use std::io::{self, Read};
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::Duration;
 use ureq::config::Config;
 use ureq::http::uri::Scheme;
@@ -19,6 +20,9 @@ use ureq::unversioned::transport::{Connector, DefaultConnector, TcpConnector};
 
 /// Time that a server may take to accept a connection, and to answer.
 const SERVER_WITHIN: Duration = Duration::from_secs(30);
+/// Connections that are kept, and for how long: servers end theirs after some 60 s.
+const KEPT_MAX: usize = 16;
+const KEPT_FOR: Duration = Duration::from_secs(15);
 /// A server may send on so often.
 const HOPS_MAX: usize = 10;
 
@@ -93,16 +97,24 @@ pub(crate) struct Servers {
     proxies: Proxies,
     reach: Reach,
     silence: Option<Duration>,
+    /// Connections that are kept for more requests.
+    kept: Option<OnceLock<ureq::Agent>>,
 }
 
 impl Servers {
     pub(crate) fn new(proxies: Proxies) -> Self {
-        Servers { proxies, reach: Reach::default(), silence: None }
+        Servers { proxies, reach: Reach::default(), silence: None, kept: None }
     }
 
     /// A server that says nothing for so long has failed.
     pub(crate) fn silent_at_most(mut self, silence: Duration) -> Self {
         self.silence = Some(silence);
+        self
+    }
+
+    /// Keeps connections for more requests, which all have to begin at the same server.
+    pub(crate) fn kept(mut self) -> Self {
+        self.kept = Some(OnceLock::new());
         self
     }
 
@@ -157,9 +169,21 @@ impl Servers {
                 run(&ureq::Agent::new_with_config(config.proxy(Some(proxy)).build()), request.clone())
             }
             None => {
-                let config: Config = config.proxy(None).build();
-                let agent = ureq::Agent::with_parts(config, DefaultConnector::default(), self.reach.clone());
-                run(&agent, request.clone())
+                let fresh = |config: Config| {
+                    ureq::Agent::with_parts(config, DefaultConnector::default(), self.reach.clone())
+                };
+                let Some(kept) = &self.kept else {
+                    return run(&fresh(config.proxy(None).build()), request.clone());
+                };
+                let config = || {
+                    let config = config.proxy(None).max_idle_connections(KEPT_MAX);
+                    config.max_idle_connections_per_host(KEPT_MAX).max_idle_age(KEPT_FOR).build()
+                };
+                let agent = kept.get_or_init(|| fresh(config()));
+                // The server may have ended a connection that was kept, just now.
+                let again = |_| run(agent, request.clone());
+                let is_harmless = request.method().is_safe();
+                run(agent, request.clone()).or_else(|why| if is_harmless { again(why) } else { Err(why) })
             }
         }
     }

@@ -102,13 +102,16 @@ pub(crate) struct Said {
 pub(crate) struct Upstream {
     base: String,
     proxies: Proxies,
+    /// The hub for questions, which are short and many.
+    asked: Arc<Servers>,
     places: Arc<Semaphore>,
 }
 
 impl Upstream {
     pub(crate) fn new(base: &str) -> Self {
-        let places = Arc::new(Semaphore::new(ASKED_MAX));
-        Upstream { base: base.to_string(), proxies: Proxies::of_environment(), places }
+        let (places, proxies) = (Arc::new(Semaphore::new(ASKED_MAX)), Proxies::of_environment());
+        let asked = Servers::new(proxies.clone()).silent_at_most(SILENCE).kept();
+        Upstream { base: base.to_string(), proxies, asked: Arc::new(asked), places }
     }
 
     /// Its address.
@@ -116,6 +119,7 @@ impl Upstream {
         &self.base
     }
 
+    /// The way to the hub for one file.
     fn servers(&self) -> Servers {
         Servers::new(self.proxies.clone()).silent_at_most(SILENCE)
     }
@@ -145,12 +149,12 @@ impl Upstream {
     /// Asks in a thread of its own.
     async fn in_thread<T: Send + 'static>(
         &self,
-        work: impl FnOnce(Servers) -> Result<T, Trouble> + Send + 'static,
+        work: impl FnOnce(&Servers) -> Result<T, Trouble> + Send + 'static,
     ) -> Result<T, Trouble> {
         // The semaphore is never closed.
         let _place = Arc::clone(&self.places).acquire_owned().await;
-        let servers = self.servers();
-        let done = tokio::task::spawn_blocking(move || work(servers)).await;
+        let servers = Arc::clone(&self.asked);
+        let done = tokio::task::spawn_blocking(move || work(&servers)).await;
         done.map_err(|error| Trouble::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?
     }
 
@@ -174,7 +178,7 @@ impl Upstream {
     /// Asks for the headers of a file, with the token of the client.
     pub(crate) async fn meta(&self, place: &FilePlace, token: Option<&HeaderValue>) -> Result<Meta, Trouble> {
         let request = self.request(Method::HEAD, &place.at(&place.revision), token)?;
-        self.in_thread(move |servers| meta(&servers, request)).await
+        self.in_thread(move |servers| meta(servers, request)).await
     }
 
     /// Reads a file's bytes, in this thread: each piece is given to `take`, until that returns false.
