@@ -100,13 +100,11 @@ impl Files {
     /// Gets the file into the store, and says in the log how.
     async fn bring(self: &Arc<Self>, asked: &Asked, arrived: &watch::Sender<Option<Arrived>>) -> Outcome {
         let began = Instant::now();
-        let mut outcome = self.fetch(asked, arrived).await;
-        if let Err(ClientError::Lost(_) | ClientError::Unreachable { .. }) = &outcome {
-            // The agent has begun anew, perhaps.
-            *self.session.lock().await = None;
-            outcome = self.fetch(asked, arrived).await;
-        }
-        match outcome.map_err(|error| in_words(&error)).flatten() {
+        let outcome = match self.object_telling(asked, arrived).await {
+            Ok((object, source)) => opened(object).await.map(|file| (file, source)),
+            Err(trouble) => Err(trouble),
+        };
+        match outcome {
             Ok((file, source)) => {
                 let (bytes, seconds) = (asked.meta.size, began.elapsed().as_secs_f64());
                 tracing::info!(target: "polycast::done", bytes, seconds = format!("{seconds:.2}"), "{}: {}",
@@ -121,11 +119,35 @@ impl Files {
         }
     }
 
+    /// Gets the file into the store.
+    pub(crate) async fn object(self: &Arc<Self>, asked: &Asked) -> Result<(Object, Source), Trouble> {
+        self.object_telling(asked, &watch::Sender::new(None)).await
+    }
+
+    async fn object_telling(
+        self: &Arc<Self>,
+        asked: &Asked,
+        arrived: &watch::Sender<Option<Arrived>>,
+    ) -> Result<(Object, Source), Trouble> {
+        let mut outcome = self.fetch(asked, arrived).await;
+        if let Err(error) = &outcome {
+            match error.kind() {
+                // Others could not read it, or an earlier try here; this one has not been told to yet.
+                Some(Kind::OriginFailed | Kind::ObjectUnknown) => {}
+                // The agent has begun anew, perhaps.
+                None => *self.session.lock().await = None,
+                Some(_) => return outcome.map_err(|error| in_words(&error)).flatten(),
+            }
+            outcome = self.fetch(asked, arrived).await;
+        }
+        outcome.map_err(|error| in_words(&error)).flatten()
+    }
+
     async fn fetch(
         self: &Arc<Self>,
         asked: &Asked,
         arrived: &watch::Sender<Option<Arrived>>,
-    ) -> Result<Result<(Arc<File>, Source), Trouble>, ClientError> {
+    ) -> Result<Result<(Object, Source), Trouble>, ClientError> {
         let (agent, session) = self.session().await?;
         let mut fetching = session.fetch(Wanted::Key(asked.meta.key()), true, None).await?;
         let (mut source, mut reading, mut following) = (Source::Peer, None, None);
@@ -156,7 +178,7 @@ impl Files {
                     }
                 }
                 Ok(Some(Event::Object(object))) => {
-                    return Ok(opened(object).await.map(|file| (file, source)));
+                    return Ok(Ok((object, source)));
                 }
                 Ok(None) => return Err(ClientError::Lost("it has ended the call".into())),
                 Err(error) => {

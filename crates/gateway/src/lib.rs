@@ -12,6 +12,7 @@ mod files;
 mod hub;
 pub mod origin;
 mod place;
+pub mod pull;
 mod trouble;
 mod upstream;
 

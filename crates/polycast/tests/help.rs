@@ -5,7 +5,7 @@ mod common;
 use common::{command, polycast};
 use std::process::Stdio;
 
-const COMMANDS: [&str; 24] = [
+const COMMANDS: [&str; 25] = [
     "cast",
     "offer",
     "accept",
@@ -17,6 +17,7 @@ const COMMANDS: [&str; 24] = [
     "send",
     "get",
     "fetch",
+    "hf",
     "publish",
     "subscribe",
     "ls",

@@ -317,3 +317,36 @@ fn what_another_program_has_put_under_a_files_key_reaches_no_client() {
     assert_eq!(removed.status, 0, "{}", removed.stderr);
     get_at_all(&cluster, LARGE).iter().for_each(|heard| assert!(heard.body == noise(3_000_001)));
 }
+
+/// The layout of the cache is that of the hub's clients: blobs by their ETags, links, and names of commits.
+#[test]
+fn a_repository_is_pulled_into_the_clients_cache_and_to_all_stores() {
+    let hub = hub();
+    let cluster = cluster(&hub, QUICK, &["a", "b"]);
+    let cache = cluster.place.path("cache");
+    let pull = |agent: &str, more: &[&str]| {
+        let given = ["hf", "pull", "org/pull", "--upstream", &hub.address, "--cache", &cache];
+        cluster.at(agent, &[&given, more].concat())
+    };
+    let some = pull("a", &["--include", "*.json"]);
+    assert_eq!(some.status, 0, "{}", some.stderr);
+    assert_eq!(some.json()["files"].as_array().map(Vec::len), Some(1));
+    let all = pull("a", &["--to", "all"]);
+    assert_eq!(all.status, 0, "{}", all.stderr);
+    let document = all.json();
+    let sources: Vec<_> = document["files"].as_array().unwrap().iter().map(|file| &file["source"]).collect();
+    assert_eq!(sources, ["store", "store", "origin"], "{document}");
+    let folder = std::path::Path::new(&cache).join("models--org--pull");
+    assert_eq!(std::fs::read_to_string(folder.join("refs/main")).unwrap(), FIRST);
+    let snapshot = folder.join("snapshots").join(FIRST);
+    assert!(std::fs::read(snapshot.join("model.large")).unwrap() == noise(3_000_001));
+    assert_eq!(std::fs::read(snapshot.join("empty")).unwrap(), b"");
+    let link = std::fs::read_link(snapshot.join("config.json")).unwrap();
+    assert!(link.starts_with("../../blobs"), "{}", link.display());
+    // The other agent has it now, and gives it to clients.
+    let given = hub.given();
+    assert!(get(&cluster, 1, LARGE).body == noise(3_000_001));
+    assert_eq!(hub.given(), given);
+    let none = cluster.at("a", &["hf", "pull", "org/none", "--upstream", &hub.address, "--cache", &cache]);
+    assert!(none.status != 0 && none.stderr.contains("cannot pull org/none"), "{}", none.stderr);
+}

@@ -33,6 +33,7 @@ pub(crate) const PARTS: [Part; 3] = [
             "stream",
             "get",
             "fetch",
+            "hf",
             "publish",
             "subscribe",
             "ls",

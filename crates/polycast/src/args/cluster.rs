@@ -4,6 +4,7 @@ pub(crate) mod objects;
 
 use super::place::{ChoiceArgs, PlaceArgs};
 use super::{NetworkArgs, SlowChoice, duration, help};
+use crate::commands::cluster::hf::HfArgs;
 use crate::commands::cluster::names::Which;
 use crate::commands::cluster::stream::StreamArgs;
 use clap::{Args as Arguments, Subcommand};
@@ -47,6 +48,9 @@ pub(crate) enum Command {
     /// Get an object by its key, address or id from wherever it is; many that ask are served together
     #[command(long_about = help::FETCH, after_long_help = help::FETCH_MORE)]
     Fetch(FetchArgs),
+    /// Get the files of a repository of the Hugging Face Hub, once for all machines, into its clients' cache
+    #[command(long_about = help::HF, after_long_help = help::HF_MORE)]
+    Hf(HfArgs),
     /// Give all subscribers of a topic a new version
     #[command(long_about = help::PUBLISH, after_long_help = help::PUBLISH_MORE, disable_version_flag = true)]
     Publish(PublishArgs),
@@ -528,7 +532,7 @@ fn first_byte(text: &str) -> Result<u64, String> {
     Ok(from)
 }
 
-fn destinations(text: &str) -> Result<Destinations, String> {
+pub(crate) fn destinations(text: &str) -> Result<Destinations, String> {
     if text == "all" {
         return Ok(Destinations::All);
     }

@@ -17,6 +17,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
             "send",
             "get",
             "fetch",
+            "hf",
             "publish",
             "subscribe",
             "stream",

@@ -133,6 +133,20 @@ Examples:
   polycast fetch file:///nfs/model.bin --into /data  (read there once)
   polycast fetch 42 --out copy --timeout 1m    (waits until an agent has it)";
 
+pub(crate) const HF: &str = "\
+Get the files of a repository of the Hugging Face Hub into the cache of its clients.
+
+Each file comes from the local agent's store, from another agent, or from the Hub, which one agent reads then; its bytes are compared \
+with the digest that the Hub names. Clients of this user, such as `hf` and transformers, find the files in their cache.";
+
+pub(crate) const HF_MORE: &str = "\
+Examples:
+  polycast hf pull org/model
+  polycast hf pull org/model@v1.0 --include '*.safetensors' --include '*.json'
+  polycast hf pull org/data --repo-type dataset --to all
+
+Environment: HF_TOKEN, or the file that `hf auth login` writes; HF_HUB_CACHE, HF_HOME.";
+
 pub(crate) const PIN: &str = "\
 Keep an object in the local agent's store, whatever else needs its room.
 

@@ -6,6 +6,7 @@ mod bytes;
 mod coming;
 mod fetch;
 mod forwarder;
+pub(crate) mod hf;
 mod labels;
 mod manager_status;
 pub(crate) mod names;
@@ -155,6 +156,7 @@ pub(super) fn run(command: &Command, format: Format) -> Result<Exit, Failure> {
         Command::Stream(args) => stream::run(args, format),
         Command::Get(args) => get(args, format),
         Command::Fetch(args) => fetch::run(args, format),
+        Command::Hf(args) => hf::run(args, format),
         Command::Publish(args) => topic::publish(args, format),
         Command::Subscribe(args) => topic::subscribe(args, format),
         Command::Ls(args) => ls(args, format),

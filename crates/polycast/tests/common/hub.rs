@@ -181,6 +181,22 @@ fn answer_of(path: &str, token: Option<&str>, port: u16, state: &Mutex<State>) -
             &[json, &next],
             "[{\"path\":\"a\",\"xetHash\":\"00\",\"lfs\":{\"xetHash\":\"1\",\"size\":7}}]",
         ),
+        path if path.starts_with("/api/models/org/pull/revision/") => {
+            reply(200, &[json], &format!("{{\"sha\":\"{FIRST}\"}}"))
+        }
+        path if path.starts_with("/api/models/org/pull/tree/") => {
+            let second = path.contains("cursor=1");
+            let next = format!("Link: <http://127.0.0.1:{port}/base{path}&cursor=1>; rel=\"next\"");
+            let state = state.lock().unwrap();
+            let names = state.files.keys().filter(|(commit, _)| commit == FIRST).map(|(_, name)| name);
+            let page: Vec<String> = names
+                .skip(if second { 1 } else { 0 })
+                .take(if second { usize::MAX } else { 1 })
+                .map(|name| format!("{{\"type\":\"file\",\"path\":\"{name}\"}}"))
+                .collect();
+            let headers = if second { vec![json] } else { vec![json, next.as_str()] };
+            reply(200, &headers, &format!("[{}]", page.join(",")))
+        }
         "/api/whoami-v2" => reply(200, &[json], &format!("{{\"token\":{}}}", token.is_some())),
         "/api/busy" => reply(429, &["Retry-After: 17", "X-Error-Message: slow down"], ""),
         _ => reply(404, &["X-Error-Code: RepoNotFound"], ""),

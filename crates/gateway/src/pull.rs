@@ -1,0 +1,160 @@
+//! The files of a repository of the hub, brought here for a client's cache.
+
+use crate::counts::Counts;
+use crate::files::{Asked, Files};
+use crate::place::{FilePlace, is_commit};
+use crate::trouble::Trouble;
+use crate::upstream::Upstream;
+use axum::http::{HeaderValue, Method, header};
+use polycast_api::agent::Object;
+use polycast_types::without_secrets;
+use serde_json::Value;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Pages of a listing: of 1,000 files each.
+const PAGES_MAX: usize = 1_000;
+
+/// A repository, as it is called on the command line and in the cache.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Repository {
+    /// `models`, `datasets` or `spaces`.
+    pub kind: &'static str,
+    /// `org/model`.
+    pub name: String,
+}
+
+impl Repository {
+    /// Path of the repository's files at the hub.
+    fn place(&self) -> String {
+        if self.kind == "models" { self.name.clone() } else { format!("{}/{}", self.kind, self.name) }
+    }
+}
+
+/// A file that has been brought.
+#[derive(Clone, Debug)]
+pub struct Pulled {
+    /// It, in the agent's store.
+    pub object: Object,
+    /// The digest that is its name in the client's cache.
+    pub etag: String,
+    /// Its length.
+    pub bytes: u64,
+    /// `store`, `peer` or `origin`.
+    pub source: &'static str,
+}
+
+/// One that pulls, with a user's token.
+pub struct Puller {
+    upstream: Arc<Upstream>,
+    files: Arc<Files>,
+    token: Option<HeaderValue>,
+}
+
+impl Puller {
+    /// Pulls from a hub, by the agent with this socket.
+    ///
+    /// # Errors
+    /// The token cannot be one.
+    pub fn new(upstream: &str, agent: &Path, token: Option<&str>) -> Result<Self, String> {
+        let token = token.map(|token| HeaderValue::from_str(&format!("Bearer {token}")));
+        let token = token.transpose().map_err(|_| "the token has characters that no token has")?;
+        let upstream = Arc::new(Upstream::new(upstream.trim_end_matches('/')));
+        let files = Arc::new(Files::new(agent, Arc::clone(&upstream), Arc::new(Counts::default())));
+        Ok(Puller { upstream, files, token })
+    }
+
+    /// The commit that a revision stands for, and the paths of its files.
+    ///
+    /// # Errors
+    /// The hub does not tell, in a sentence.
+    pub async fn list(
+        &self,
+        repository: &Repository,
+        revision: &str,
+    ) -> Result<(String, Vec<String>), String> {
+        let base = format!("/api/{}/{}", repository.kind, repository.name);
+        let revision = percent_encoding::utf8_percent_encode(revision, percent_encoding::NON_ALPHANUMERIC);
+        let (about, _) = self.ask(&format!("{base}/revision/{revision}")).await?;
+        let commit = about["sha"].as_str().filter(|commit| is_commit(commit));
+        let commit = commit.ok_or("the hub does not say which commit that is")?.to_string();
+        let mut next = Some(format!("{base}/tree/{commit}?recursive=true&expand=false"));
+        let mut paths = Vec::new();
+        for _ in 0..PAGES_MAX {
+            let Some(page) = next else { return Ok((commit, paths)) };
+            let (listed, more) = self.ask(&page).await?;
+            let entries = listed.as_array().ok_or("the hub's list of files is none")?;
+            let files = entries.iter().filter(|entry| entry["type"] == "file");
+            for path in files.filter_map(|entry| entry["path"].as_str()) {
+                check_path(path)?;
+                paths.push(path.to_string());
+            }
+            next = more;
+        }
+        Err(format!("the hub's list of files has more than {PAGES_MAX} pages"))
+    }
+
+    /// Asks for a document; gives the path of the next page, too.
+    async fn ask(&self, path: &str) -> Result<(Value, Option<String>), String> {
+        let request = self.upstream.request(Method::GET, path, self.token.as_ref()).map_err(in_words)?;
+        let said = self.upstream.ask(request).await.map_err(in_words)?;
+        if !said.status.is_success() {
+            let why = said.headers.get(crate::trouble::ERROR_MESSAGE).and_then(|why| why.to_str().ok());
+            return Err(why.map_or_else(|| crate::origin::answered(said.status), str::to_string));
+        }
+        let link = said.headers.get(header::LINK).and_then(|link| link.to_str().ok()).unwrap_or("");
+        let next = link.split(',').find(|link| link.contains("rel=\"next\""));
+        let next = next.and_then(|link| Some(link[link.find('<')? + 1..].split('>').next()?.to_string()));
+        let next =
+            next.map(|next| next.strip_prefix(self.upstream.base()).map(str::to_string).unwrap_or(next));
+        let next = next.filter(|next| next.starts_with('/'));
+        serde_json::from_slice(&said.body)
+            .map(|document| (document, next))
+            .map_err(|_| "the hub's answer is no JSON".into())
+    }
+
+    /// Brings a file into the agent's store.
+    ///
+    /// # Errors
+    /// It does not come, in a sentence.
+    pub async fn get(&self, repository: &Repository, commit: &str, path: &str) -> Result<Pulled, String> {
+        let place =
+            FilePlace { repository: repository.place(), revision: commit.into(), path: path.to_string() };
+        let meta = self.upstream.meta(&place, self.token.as_ref()).await.map_err(in_words)?;
+        let (etag, bytes) = (meta.hex.clone(), meta.size);
+        if bytes == 0 {
+            return Ok(Pulled { object: Object::default(), etag, bytes, source: "store" });
+        }
+        let shown = format!("{} {path}", repository.name);
+        let asked = Asked { shown, path: place.at(commit), meta, token: self.token.clone() };
+        let (object, source) = self.files.object(&asked).await.map_err(in_words)?;
+        Ok(Pulled { object, etag, bytes, source: source.name() })
+    }
+}
+
+fn in_words(trouble: Trouble) -> String {
+    without_secrets(&trouble.message).into_owned()
+}
+
+/// Refuses a path that leads out of the folder that it is in.
+fn check_path(path: &str) -> Result<(), String> {
+    let is_odd = |part: &str| part.is_empty() || part == "." || part == ".." || part.contains('\0');
+    if path.split('/').any(is_odd) {
+        Err("the hub lists a file outside the repository".into())
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_listed_file_lies_outside() {
+        check_path("a/b.bin").unwrap();
+        for path in ["../a", "a/../../b", "/etc/passwd", "a//b", "", "."] {
+            check_path(path).unwrap_err();
+        }
+    }
+}
