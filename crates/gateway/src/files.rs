@@ -26,6 +26,8 @@ const FILES_MAX: usize = 60;
 const PIECES_MAX: usize = 8;
 /// Time without news of a file after which the agent is asked whether any can come.
 const LOOK_AFTER: Duration = Duration::from_secs(15);
+/// Time for the agent to answer the second of two calls.
+const SAID_WITHIN: Duration = Duration::from_secs(2);
 /// A client that cannot be served now may ask again after so many seconds.
 const AGAIN_S: u32 = 10;
 /// Bytes from which on a file is worth two more calls, to be given while it comes.
@@ -183,8 +185,7 @@ impl Files {
                 Ok(None) => return Err(ClientError::Lost("it has ended the call".into())),
                 Err(error) => {
                     // What went wrong here says more than what others made of it.
-                    let own = reading.and_then(|reading| reading.borrow().clone());
-                    return own.map_or(Err(error), |trouble| Ok(Err(trouble)));
+                    return own_trouble(reading).await.map_or(Err(error), |trouble| Ok(Err(trouble)));
                 }
             }
         }
@@ -220,8 +221,7 @@ impl Files {
             let filled = session.fill(&asked.meta.key(), Some(size), &name, pieces).await;
             if let Err(error) = filled {
                 tracing::info!("{}: not read from the hub: {error}", Printable(&asked.shown));
-                let said = Trouble::upstream(format!("the hub's bytes are not taken: {error}"));
-                failed.send_modify(|known| *known = known.take().or(Some(said)));
+                failed.send_modify(|known| *known = known.take().or(Some(in_words(&error))));
             }
         });
         trouble
@@ -292,6 +292,14 @@ async fn follow(
     if let Err(error) = followed {
         tracing::debug!(%error, "a file cannot be followed as it comes");
     }
+}
+
+/// Describes what has gone wrong where this process was told to read the file. The agent answers both of its
+/// calls at the same time.
+async fn own_trouble(reading: Option<watch::Receiver<Option<Trouble>>>) -> Option<Trouble> {
+    let mut reading = reading?;
+    let said = tokio::time::timeout(SAID_WITHIN, reading.wait_for(Option::is_some)).await.ok()?.ok()?;
+    said.clone()
 }
 
 /// Opens a file in the store: from then on it stays, even where it has to make room.

@@ -235,7 +235,7 @@ fn clients_hear_what_they_understand() {
     let busy = ask(&own, "GET", SMALL, &[]);
     assert_eq!((busy.status, busy.header("retry-after")), (429, Some("3")), "{busy:?}");
     hub.set(Manner::Says(503));
-    assert_eq!(ask(&own, "GET", SMALL, &[]).status, 502);
+    assert_eq!(ask(&own, "GET", SMALL, &[]).status, 502, "it is asked several times first");
     hub.set(Manner::Right);
     assert_eq!(ask(&own, "GET", SMALL, &[]).status, 200);
 }
@@ -279,13 +279,33 @@ fn the_hubs_answers_lead_here_and_nobody_elses_questions_are_taken() {
 
 /// Clients give up after 10 s without a byte, and not one byte is verified before the last one has come.
 #[test]
-fn a_client_that_waits_hears_that_it_is_not_forgotten() {
+fn a_client_hears_that_it_is_not_forgotten_while_a_silent_hub_is_asked_again() {
     let hub = hub();
     let cluster = cluster(&hub, QUICK, &["a"]);
-    hub.state().pause = Duration::from_secs(5);
-    let heard = get(&cluster, 0, LARGE);
+    hub.set(Manner::Held);
+    let own = endpoint(&cluster, 0);
+    let asking = std::thread::spawn(move || ask(&own, "GET", LARGE, &[]));
+    until("half of it has come", || hub.given() == (1, 1_500_000));
+    hub.set(Manner::Right);
+    let heard = asking.join().unwrap();
     assert!(heard.status == 200 && heard.body == noise(3_000_001));
-    assert_eq!(heard.nudges, 1);
+    assert!(heard.nudges >= 4, "{}", heard.nudges);
+    assert_eq!(hub.given(), (2, 3_000_001), "no byte twice");
+}
+
+#[test]
+fn without_room_or_a_manager_a_client_hears_why() {
+    let hub = hub();
+    let mut cluster = cluster_with(&hub, QUICK, &["a"], "store-max = '1MiB'\n");
+    let full = get(&cluster, 0, LARGE);
+    assert_eq!(full.status, 507, "{full:?}");
+    assert_eq!(get(&cluster, 0, SMALL).status, 200);
+    cluster.managers[0].kill();
+    assert_eq!(get(&cluster, 0, SMALL).status, 200, "it is in the store");
+    let away = get(&cluster, 0, &SMALL.replace("main", SECOND));
+    assert_eq!((away.status, away.header("retry-after")), (503, Some("10")), "{away:?}");
+    assert!(String::from_utf8_lossy(&away.body).contains("not at its manager"), "{away:?}");
+    drop(hub);
 }
 
 /// Agents know a file by its key, and any program that may use an agent can put something under that.

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 /// The commits that the hub has.
 pub(crate) const FIRST: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
@@ -40,8 +39,6 @@ pub(crate) struct State {
     /// Bytes of files that have been given.
     pub bytes: u64,
     pub manner: Manner,
-    /// Pause before each answer that has bytes of a file.
-    pub pause: Duration,
     files: BTreeMap<(String, String), Arc<Vec<u8>>>,
     held: Vec<TcpStream>,
 }
@@ -210,10 +207,7 @@ fn send(
     Reply { mut status, mut headers, body, is_file }: Reply,
     state: &Mutex<State>,
 ) -> io::Result<()> {
-    let (manner, pause) = {
-        let state = state.lock().unwrap();
-        (if is_file && method == "GET" { state.manner } else { Manner::Right }, state.pause)
-    };
+    let manner = if is_file && method == "GET" { state.lock().unwrap().manner } else { Manner::Right };
     let from = if is_file { from.min(body.len()) } else { 0 };
     let mut bytes = body[from..].to_vec();
     match manner {
@@ -235,9 +229,6 @@ fn send(
     }
     headers.push(format!("Content-Length: {}", bytes.len()));
     headers.push("Connection: close".into());
-    if is_file && method == "GET" {
-        std::thread::sleep(pause);
-    }
     let head = format!("HTTP/1.1 {status} Said\r\n{}\r\n\r\n", headers.join("\r\n"));
     stream.write_all(head.as_bytes())?;
     if method == "HEAD" {
