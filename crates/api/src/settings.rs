@@ -1,8 +1,10 @@
 //! Settings files of the daemons: TOML, and one sentence for what is wrong with them.
 
 mod hub;
+mod images;
 
 pub use hub::{HubConfig, Network};
+pub use images::OciConfig;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use serde::de::DeserializeOwned;

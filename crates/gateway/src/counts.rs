@@ -1,4 +1,4 @@
-//! Counts of what the hub endpoint has answered.
+//! Counts of what endpoints have answered.
 
 use polycast_api::http::{Kind, Metric};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) enum Source {
     /// They were on this host.
     Store,
-    /// Another agent had them, or read them from the hub.
+    /// Another agent had them, or read them from their origin.
     Peer,
-    /// This host has read them from the hub.
+    /// This host has read them from their origin.
     Origin,
 }
 
@@ -26,15 +26,24 @@ impl Source {
     }
 }
 
-/// Counts of a hub endpoint since it began.
+/// Counts of an agent's endpoints since it began.
 #[derive(Debug, Default)]
 pub struct Counts {
+    /// Files of the hub.
+    pub(crate) hub: CountsOf,
+    /// Manifests and layers of images.
+    pub(crate) images: CountsOf,
+}
+
+/// Counts of an endpoint.
+#[derive(Debug, Default)]
+pub(crate) struct CountsOf {
     answers: [AtomicU64; 3],
     failures: AtomicU64,
     origin_bytes: AtomicU64,
 }
 
-impl Counts {
+impl CountsOf {
     pub(crate) fn answered(&self, source: Source) {
         self.answers[source as usize].fetch_add(1, Ordering::Relaxed);
     }
@@ -47,27 +56,37 @@ impl Counts {
         self.origin_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    fn results(&self) -> Vec<(&'static str, f64)> {
+        let answers = Source::ALL.map(|source| (source.name(), value(&self.answers[source as usize])));
+        answers.into_iter().chain([("failed", value(&self.failures))]).collect()
+    }
+}
+
+fn value(count: &AtomicU64) -> f64 {
+    count.load(Ordering::Relaxed) as f64
+}
+
+impl Counts {
     /// They as metrics.
     #[must_use]
     pub fn metrics(&self) -> Vec<Metric> {
-        let value = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
-        let results = Source::ALL.map(|source| (source.name(), value(&self.answers[source as usize])));
-        let results = results.into_iter().chain([("failed", value(&self.failures))]);
-        let labelled = |(name, value): (&str, f64)| {
-            (vec![("kind", "hub".to_string()), ("result", name.to_string())], value)
-        };
+        let kinds = [("hub", &self.hub), ("oci", &self.images)];
+        let results = kinds.iter().flat_map(|(kind, counts)| {
+            let labels = move |result: &str| vec![("kind", kind.to_string()), ("result", result.to_string())];
+            counts.results().into_iter().map(move |(result, value)| (labels(result), value))
+        });
         let requests = Metric {
             name: "polycast_cache_requests_total",
             help: "Files that clients have asked for, by where their bytes were.",
             kind: Kind::Counter,
-            values: results.map(labelled).collect(),
+            values: results.collect(),
         };
         let read = Metric::by(
             "polycast_origin_bytes_total",
             Kind::Counter,
             "Bytes that this host has read from where they are from at first.",
             "kind",
-            [("hub".to_string(), value(&self.origin_bytes))],
+            kinds.map(|(kind, counts)| (kind.to_string(), value(&counts.origin_bytes))),
         );
         vec![requests, read]
     }

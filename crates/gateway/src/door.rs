@@ -4,11 +4,16 @@
 //! before the last one has come. So one that waits is told `100 Continue` now and then: HTTP allows any
 //! number of these before an answer, and clients skip them.
 
+use crate::trouble::Trouble;
 use axum::extract::connect_info::Connected;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::serve::{IncomingStream, Listener};
+use polycast_api::http::is_own_name;
+use polycast_api::settings::Network;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -108,6 +113,54 @@ impl Visitor {
             _ => {}
         }
     }
+}
+
+/// Machines that may ask.
+pub(crate) struct Admission {
+    pub allow: Vec<Network>,
+    /// The setting that names them.
+    pub setting: &'static str,
+}
+
+impl Admission {
+    /// Lets in those of this host and of the networks that may ask, by an address or as localhost: a browser
+    /// here that was led to this one by another site's name is turned away.
+    pub(crate) fn check(&self, from: IpAddr, headers: &HeaderMap) -> Result<(), Trouble> {
+        let from = from.to_canonical();
+        if !from.is_loopback() && !self.allow.iter().any(|network| network.contains(from)) {
+            let why = format!("{from} may not ask here: its address is not in {}", self.setting);
+            return Err(Trouble::new(StatusCode::FORBIDDEN, why));
+        }
+        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
+        if !is_own_name(host) {
+            let why = "this endpoint is asked for by the address of this machine, or as localhost";
+            return Err(Trouble::new(StatusCode::FORBIDDEN, why));
+        }
+        Ok(())
+    }
+}
+
+/// The range that is asked for, if one is: several, and one of another state of the file, are all of it.
+pub(crate) fn asked_range(headers: &HeaderMap, etag: &str, size: u64) -> Result<Option<Range<u64>>, Trouble> {
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    if text(header::IF_RANGE).is_some_and(|state| state.trim_matches('"') != etag) {
+        return Ok(None);
+    }
+    let range = text(header::RANGE).and_then(|range| range.strip_prefix("bytes="));
+    let Some((first, last)) = range.and_then(|range| range.trim().split_once('-')) else { return Ok(None) };
+    let range = match (first.parse::<u64>(), last.parse::<u64>()) {
+        (Ok(first), Ok(last)) if first <= last => first..last.saturating_add(1).min(size),
+        (Ok(first), Err(_)) if last.is_empty() => first..size,
+        (Err(_), Ok(last)) if first.is_empty() => size.saturating_sub(last)..size,
+        _ => return Ok(None),
+    };
+    if range.is_empty() {
+        let mut trouble = Trouble::new(StatusCode::RANGE_NOT_SATISFIABLE, "the file ends before that range");
+        let value = format!("bytes */{size}");
+        trouble.headers.extend(value.parse().map(|value| (header::CONTENT_RANGE, value)));
+        return Err(trouble);
+    }
+    Ok(Some(range))
 }
 
 impl AsyncRead for Line {

@@ -1,10 +1,10 @@
-//! Files of the hub in the agent's store: there already, from another agent, or read here for all.
+//! Files of other servers in the agent's store: there already, from another agent, or read here for all.
 
 use crate::coming::{Arrived, Coming, Outcome};
-use crate::counts::{Counts, Source};
+use crate::counts::{Counts, CountsOf, Source};
 use crate::trouble::Trouble;
-use crate::upstream::{Meta, Upstream};
-use axum::http::{HeaderValue, Method, Request, StatusCode};
+use crate::upstream::read;
+use axum::http::{Request, StatusCode};
 use polycast_api::agent::fetch_event::Event;
 use polycast_api::agent::{FetchWaiting, Object, ObjectState};
 use polycast_api::client::{AgentClient, ClientError, Fetching, Piece, Session, Wanted};
@@ -38,17 +38,27 @@ const FOLLOWED_LEN: u64 = 8 << 20;
 pub(crate) struct Asked {
     /// `org/model file`.
     pub shown: String,
-    /// The file's path at the hub.
-    pub path: String,
-    pub meta: Meta,
-    pub token: Option<HeaderValue>,
+    /// Name that a copy gets.
+    pub name: String,
+    /// The key by which agents know it.
+    pub key: String,
+    pub size: u64,
+    /// The question by which its bytes are got from its origin.
+    pub request: Request<Vec<u8>>,
 }
 
-/// The agent, as far as it keeps files of the hub.
+/// Endpoints that files are for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Endpoint {
+    Hub,
+    Images,
+}
+
+/// The agent, as far as it keeps files of other servers.
 pub(crate) struct Files {
     agent: PathBuf,
     session: Turn<Option<(AgentClient, Session)>>,
-    upstream: Arc<Upstream>,
+    endpoint: Endpoint,
     counts: Arc<Counts>,
     /// Files that are on their way, by their keys.
     coming: Mutex<HashMap<String, Coming>>,
@@ -65,20 +75,27 @@ impl Drop for Following {
 }
 
 impl Files {
-    pub(crate) fn new(agent: &Path, upstream: Arc<Upstream>, counts: Arc<Counts>) -> Self {
+    pub(crate) fn new(agent: &Path, endpoint: Endpoint, counts: Arc<Counts>) -> Self {
         Files {
             agent: agent.to_path_buf(),
             session: Turn::new(None),
-            upstream,
+            endpoint,
             counts,
             coming: Mutex::default(),
             places: Semaphore::new(FILES_MAX),
         }
     }
 
+    fn counts(&self) -> &CountsOf {
+        match self.endpoint {
+            Endpoint::Hub => &self.counts.hub,
+            Endpoint::Images => &self.counts.images,
+        }
+    }
+
     /// Has the file come, for all that ask for it now. It comes also where none of them waits any more.
     pub(crate) fn get(self: &Arc<Self>, asked: Asked) -> Coming {
-        let key = asked.meta.key();
+        let key = asked.key.clone();
         let mut coming = self.coming.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(coming) = coming.get(&key) {
             return coming.clone();
@@ -108,14 +125,14 @@ impl Files {
         };
         match outcome {
             Ok((file, source)) => {
-                let (bytes, seconds) = (asked.meta.size, began.elapsed().as_secs_f64());
+                let (bytes, seconds) = (asked.size, began.elapsed().as_secs_f64());
                 tracing::info!(target: "polycast::done", bytes, seconds = format!("{seconds:.2}"), "{}: {}",
                     Printable(&asked.shown), source.name());
-                self.counts.answered(source);
+                self.counts().answered(source);
                 Ok(file)
             }
             Err(trouble) => {
-                self.counts.failed();
+                self.counts().failed();
                 Err(trouble)
             }
         }
@@ -151,7 +168,7 @@ impl Files {
         arrived: &watch::Sender<Option<Arrived>>,
     ) -> Result<Result<(Object, Source), Trouble>, ClientError> {
         let (agent, session) = self.session().await?;
-        let mut fetching = session.fetch(Wanted::Key(asked.meta.key()), true, None).await?;
+        let mut fetching = session.fetch(Wanted::Key(asked.key.clone()), true, None).await?;
         let (mut source, mut reading, mut following) = (Source::Peer, None, None);
         let mut object = None;
         loop {
@@ -175,7 +192,7 @@ impl Files {
                 Ok(Some(Event::Progress(at))) => {
                     let is_worth = reading.is_none() && at.total >= FOLLOWED_LEN;
                     if let (true, None, Some(object)) = (is_worth, &following, &object) {
-                        let task = follow(agent.clone(), object.clone(), asked.meta.size, arrived.clone());
+                        let task = follow(agent.clone(), object.clone(), asked.size, arrived.clone());
                         following = Some(Following(tokio::spawn(task).abort_handle()));
                     }
                 }
@@ -202,25 +219,24 @@ impl Files {
         Ok(known.insert((agent, session)).clone())
     }
 
-    /// Begins to read a file from the hub for all who ask; gives where it says what has gone wrong.
+    /// Begins to read a file from its origin for all who ask; gives where it says what has gone wrong.
     fn read(self: &Arc<Self>, session: &Session, asked: Asked) -> watch::Receiver<Option<Trouble>> {
         let (sender, pieces) = mpsc::channel::<Piece>(PIECES_MAX);
         let failed = Arc::new(watch::Sender::new(None));
         let trouble = failed.subscribe();
-        let request = self.upstream.request(Method::GET, &asked.path, asked.token.as_ref());
-        let (files, reading, size) = (Arc::clone(self), Arc::clone(&failed), asked.meta.size);
+        let (files, reading, size) = (Arc::clone(self), Arc::clone(&failed), asked.size);
+        let request = asked.request.clone();
         std::thread::spawn(move || {
-            if let Err(trouble) = request.and_then(|request| files.copy(&request, size, &sender)) {
+            if let Err(trouble) = files.copy(&request, size, &sender) {
                 reading.send_replace(Some(trouble.clone()));
                 let _ = sender.blocking_send(Err(trouble.message));
             }
         });
         let session = session.clone();
         tokio::spawn(async move {
-            let name = asked.path.rsplit('/').next().unwrap_or_default().to_string();
-            let filled = session.fill(&asked.meta.key(), Some(size), &name, pieces).await;
+            let filled = session.fill(&asked.key, Some(size), &asked.name, pieces).await;
             if let Err(error) = filled {
-                tracing::info!("{}: not read from the hub: {error}", Printable(&asked.shown));
+                tracing::info!("{}: not read from its origin: {error}", Printable(&asked.shown));
                 failed.send_modify(|known| *known = known.take().or(Some(in_words(&error))));
             }
         });
@@ -233,8 +249,8 @@ impl Files {
         size: u64,
         pieces: &mpsc::Sender<Piece>,
     ) -> Result<(), Trouble> {
-        self.upstream.read(request, size, |piece| {
-            self.counts.read(piece.len() as u64);
+        read(request, size, |piece| {
+            self.counts().read(piece.len() as u64);
             pieces.blocking_send(Ok(piece)).is_ok()
         })?;
         // These were all.

@@ -2,8 +2,9 @@
 
 use crate::answers::{Answers, Fresh};
 use crate::counts::Counts;
-use crate::door::Visitor;
-use crate::files::{Asked, Files};
+use crate::door::asked_range;
+use crate::door::{Admission, Visitor};
+use crate::files::{Endpoint, Files};
 use crate::place::{About, ApiPlace, FilePlace, PREFIX, Place, Wrong};
 use crate::trouble::{ERROR_CODE, Trouble};
 use crate::upstream::{Meta, Said, Upstream};
@@ -11,12 +12,9 @@ use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, header};
 use axum::response::{IntoResponse, Response};
-use polycast_api::http::is_own_name;
-use polycast_api::settings::{HubConfig, Network, SettingsError};
+use polycast_api::settings::{HubConfig, SettingsError};
 use ring::digest::{SHA256, digest};
 use serde_json::Value;
-use std::net::IpAddr;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,48 +49,26 @@ const HELD_BACK: [HeaderName; 9] = [
 pub(crate) struct Hub {
     upstream: Arc<Upstream>,
     files: Arc<Files>,
-    counts: Arc<Counts>,
-    allow: Vec<Network>,
+    admission: Admission,
     metas: Answers<Result<Meta, Trouble>>,
     answers: Answers<Result<Said, Trouble>>,
 }
 
 impl Hub {
-    pub(crate) fn new(config: &HubConfig, agent: &Path) -> Result<Self, SettingsError> {
+    pub(crate) fn new(config: &HubConfig, agent: &Path, counts: Arc<Counts>) -> Result<Self, SettingsError> {
         config.check()?;
-        let (upstream, counts) = (Arc::new(Upstream::new(config.upstream())), Arc::default());
+        let upstream = Arc::new(Upstream::new(config.upstream()));
         Ok(Hub {
-            files: Arc::new(Files::new(agent, Arc::clone(&upstream), Arc::clone(&counts))),
+            files: Arc::new(Files::new(agent, Endpoint::Hub, counts)),
             upstream,
-            counts,
-            allow: config.networks()?,
+            admission: Admission { allow: config.networks()?, setting: "hub.allow" },
             metas: Answers::new(),
             answers: Answers::new(),
         })
     }
 
-    pub(crate) fn counts(&self) -> Arc<Counts> {
-        Arc::clone(&self.counts)
-    }
-
-    /// Lets in those of this host and of the networks that may ask, by an address or as localhost: a browser
-    /// here that was led to this one by another site's name is turned away.
-    fn admit(&self, from: IpAddr, headers: &HeaderMap) -> Result<(), Trouble> {
-        let from = from.to_canonical();
-        if !from.is_loopback() && !self.allow.iter().any(|network| network.contains(from)) {
-            let why = format!("{from} may not ask here: its address is not in hub.allow");
-            return Err(Trouble::new(StatusCode::FORBIDDEN, why));
-        }
-        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
-        if !is_own_name(host) {
-            let why = "this endpoint is asked for by the address of this machine, or as localhost";
-            return Err(Trouble::new(StatusCode::FORBIDDEN, why));
-        }
-        Ok(())
-    }
-
     async fn respond(self: &Arc<Self>, visitor: &Visitor, request: Request) -> Result<Response, Trouble> {
-        self.admit(visitor.from.ip(), request.headers())?;
+        self.admission.check(visitor.from.ip(), request.headers())?;
         match Place::parse(request.uri()) {
             Ok(Place::File(place)) => {
                 self.file(&place, request.method().clone(), request.headers().clone()).await
@@ -125,7 +101,7 @@ impl Hub {
             response.headers_mut().insert(header::CONTENT_LENGTH, meta.size.into());
             return Ok(response);
         }
-        let range = match asked_range(&headers, &meta)? {
+        let range = match asked_range(&headers, &meta.hex, meta.size)? {
             Some(range) => {
                 *response.status_mut() = StatusCode::PARTIAL_CONTENT;
                 let value = format!("bytes {}-{}/{}", range.start, range.end - 1, meta.size);
@@ -138,8 +114,7 @@ impl Hub {
         if !range.is_empty() {
             // In the commit that was told of: a name may lead to another one by now.
             let path = place.at(meta.commit.as_ref().unwrap_or(&place.revision));
-            let shown = format!("{} {}", place.repository, place.path);
-            let mut coming = self.files.get(Asked { shown, path, meta, token });
+            let mut coming = self.files.get(self.upstream.asked(place, &path, &meta, token.as_ref())?);
             coming.from(range.start).await?;
             *response.body_mut() = coming.body(range);
         }
@@ -262,30 +237,6 @@ pub(crate) async fn answer(
 fn who(token: Option<&HeaderValue>) -> [u8; 32] {
     let Some(token) = token else { return [0; 32] };
     digest(&SHA256, token.as_bytes()).as_ref().try_into().unwrap_or([0; 32])
-}
-
-/// The range that is asked for, if one is: several, and one of another state of the file, are all of it.
-fn asked_range(headers: &HeaderMap, meta: &Meta) -> Result<Option<Range<u64>>, Trouble> {
-    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-    if text(header::IF_RANGE).is_some_and(|state| state.trim_matches('"') != meta.hex) {
-        return Ok(None);
-    }
-    let range = text(header::RANGE).and_then(|range| range.strip_prefix("bytes="));
-    let Some((first, last)) = range.and_then(|range| range.trim().split_once('-')) else { return Ok(None) };
-    let size = meta.size;
-    let range = match (first.parse::<u64>(), last.parse::<u64>()) {
-        (Ok(first), Ok(last)) if first <= last => first..last.saturating_add(1).min(size),
-        (Ok(first), Err(_)) if last.is_empty() => first..size,
-        (Err(_), Ok(last)) if first.is_empty() => size.saturating_sub(last)..size,
-        _ => return Ok(None),
-    };
-    if range.is_empty() {
-        let mut trouble = Trouble::new(StatusCode::RANGE_NOT_SATISFIABLE, "the file ends before that range");
-        let value = format!("bytes */{size}");
-        trouble.headers.extend(value.parse().map(|value| (header::CONTENT_RANGE, value)));
-        return Err(trouble);
-    }
-    Ok(Some(range))
 }
 
 /// A document without the names by which files are got from the servers of Xet.

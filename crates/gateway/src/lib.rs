@@ -10,6 +10,7 @@ mod counts;
 mod door;
 mod files;
 mod hub;
+mod images;
 pub mod origin;
 mod place;
 pub mod pull;
@@ -20,7 +21,8 @@ pub use counts::Counts;
 
 use axum::Router;
 use hub::Hub;
-use polycast_api::settings::HubConfig;
+use images::Images;
+use polycast_api::settings::{HubConfig, OciConfig};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -28,11 +30,11 @@ use std::path::Path;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 
-/// The hub endpoint of a host.
+/// An endpoint of a host.
 pub struct Gateway {
     listener: TcpListener,
     address: SocketAddr,
-    hub: Arc<Hub>,
+    pages: Router,
 }
 
 impl Gateway {
@@ -40,11 +42,24 @@ impl Gateway {
     ///
     /// # Errors
     /// The address cannot be used, or a setting is wrong.
-    pub async fn bind(config: &HubConfig, agent: &Path) -> io::Result<Self> {
-        let listener = TcpListener::bind(config.listen).await?;
+    pub async fn of_hub(config: &HubConfig, agent: &Path, counts: Arc<Counts>) -> io::Result<Self> {
+        let hub = Arc::new(Hub::new(config, agent, counts).map_err(io::Error::other)?);
+        Self::bind(config.listen, Router::new().fallback(hub::answer).with_state(hub)).await
+    }
+
+    /// Listens for container runtimes, as a mirror of registries.
+    ///
+    /// # Errors
+    /// The address cannot be used, or a setting is wrong.
+    pub async fn of_images(config: &OciConfig, agent: &Path, counts: Arc<Counts>) -> io::Result<Self> {
+        let images = Arc::new(Images::new(config, agent, counts).map_err(io::Error::other)?);
+        Self::bind(config.listen, Router::new().fallback(images::answer).with_state(images)).await
+    }
+
+    async fn bind(listen: SocketAddr, pages: Router) -> io::Result<Self> {
+        let listener = TcpListener::bind(listen).await?;
         let address = listener.local_addr()?;
-        let hub = Arc::new(Hub::new(config, agent).map_err(io::Error::other)?);
-        Ok(Gateway { listener, address, hub })
+        Ok(Gateway { listener, address, pages })
     }
 
     /// The address that it listens on.
@@ -53,20 +68,13 @@ impl Gateway {
         self.address
     }
 
-    /// Counts of what it has answered.
-    #[must_use]
-    pub fn counts(&self) -> Arc<Counts> {
-        self.hub.counts()
-    }
-
     /// Answers until `shutdown` is ready.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) {
-        let pages = Router::new().fallback(hub::answer).with_state(self.hub);
-        let service = pages.into_make_service_with_connect_info::<door::Visitor>();
+        let service = self.pages.into_make_service_with_connect_info::<door::Visitor>();
         let served = axum::serve(door::Door::new(self.listener), service).into_future();
         tokio::select! {
             ended = served => if let Err(error) = ended {
-                tracing::warn!(%error, "the hub endpoint has ended");
+                tracing::warn!(%error, "an endpoint has ended");
             },
             () = shutdown => {}
         }

@@ -1,7 +1,7 @@
 //! The files of a repository of the hub, brought here for a client's cache.
 
 use crate::counts::Counts;
-use crate::files::{Asked, Files};
+use crate::files::{Endpoint, Files};
 use crate::place::{FilePlace, is_commit};
 use crate::trouble::Trouble;
 use crate::upstream::Upstream;
@@ -60,7 +60,7 @@ impl Puller {
         let token = token.map(|token| HeaderValue::from_str(&format!("Bearer {token}")));
         let token = token.transpose().map_err(|_| "the token has characters that no token has")?;
         let upstream = Arc::new(Upstream::new(upstream.trim_end_matches('/')));
-        let files = Arc::new(Files::new(agent, Arc::clone(&upstream), Arc::new(Counts::default())));
+        let files = Arc::new(Files::new(agent, Endpoint::Hub, Arc::new(Counts::default())));
         Ok(Puller { upstream, files, token })
     }
 
@@ -125,8 +125,8 @@ impl Puller {
         if bytes == 0 {
             return Ok(Pulled { object: Object::default(), etag, bytes, source: "store" });
         }
-        let shown = format!("{} {path}", repository.name);
-        let asked = Asked { shown, path: place.at(commit), meta, token: self.token.clone() };
+        let asked = self.upstream.asked(&place, &place.at(commit), &meta, self.token.as_ref());
+        let asked = asked.map_err(in_words)?;
         let (object, source) = self.files.object(&asked).await.map_err(in_words)?;
         Ok(Pulled { object, etag, bytes, source: source.name() })
     }

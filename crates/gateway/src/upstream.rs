@@ -1,5 +1,6 @@
 //! The hub itself, as it is asked here.
 
+use crate::files::Asked;
 use crate::origin::{Answer, Proxies, Servers, answered, is_same_server, length_of, sent_on};
 use crate::place::{FilePlace, is_commit};
 use crate::trouble::{ERROR_CODE, ERROR_MESSAGE, Trouble};
@@ -101,7 +102,6 @@ pub(crate) struct Said {
 /// A hub.
 pub(crate) struct Upstream {
     base: String,
-    proxies: Proxies,
     /// The hub for questions, which are short and many.
     asked: Arc<Servers>,
     places: Arc<Semaphore>,
@@ -109,9 +109,9 @@ pub(crate) struct Upstream {
 
 impl Upstream {
     pub(crate) fn new(base: &str) -> Self {
-        let (places, proxies) = (Arc::new(Semaphore::new(ASKED_MAX)), Proxies::of_environment());
-        let asked = Servers::new(proxies.clone()).silent_at_most(SILENCE).kept();
-        Upstream { base: base.to_string(), proxies, asked: Arc::new(asked), places }
+        let asked = Servers::new(Proxies::of_environment()).silent_at_most(SILENCE).kept();
+        let places = Arc::new(Semaphore::new(ASKED_MAX));
+        Upstream { base: base.to_string(), asked: Arc::new(asked), places }
     }
 
     /// Its address.
@@ -119,9 +119,9 @@ impl Upstream {
         &self.base
     }
 
-    /// The way to the hub for one file.
-    fn servers(&self) -> Servers {
-        Servers::new(self.proxies.clone()).silent_at_most(SILENCE)
+    /// The way to it for questions.
+    pub(crate) fn way(&self) -> &Servers {
+        &self.asked
     }
 
     /// A request for a path of the hub's.
@@ -146,8 +146,25 @@ impl Upstream {
         Ok(request)
     }
 
+    /// A file of the hub's, as the agent is asked for it.
+    pub(crate) fn asked(
+        &self,
+        place: &FilePlace,
+        path: &str,
+        meta: &Meta,
+        token: Option<&HeaderValue>,
+    ) -> Result<Asked, Trouble> {
+        Ok(Asked {
+            shown: format!("{} {}", place.repository, place.path),
+            name: path.rsplit('/').next().unwrap_or_default().to_string(),
+            key: meta.key(),
+            size: meta.size,
+            request: self.request(Method::GET, path, token)?,
+        })
+    }
+
     /// Asks in a thread of its own.
-    async fn in_thread<T: Send + 'static>(
+    pub(crate) async fn in_thread<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Servers) -> Result<T, Trouble> + Send + 'static,
     ) -> Result<T, Trouble> {
@@ -180,24 +197,25 @@ impl Upstream {
         let request = self.request(Method::HEAD, &place.at(&place.revision), token)?;
         self.in_thread(move |servers| meta(servers, request)).await
     }
-
-    /// Reads a file's bytes, in this thread: each piece is given to `take`, until that returns false.
-    pub(crate) fn read(
-        &self,
-        request: &Request<Vec<u8>>,
-        size: u64,
-        take: impl FnMut(Vec<u8>) -> bool,
-    ) -> Result<(), Trouble> {
-        Download { request, size, at: 0, take }.run(&|| self.servers())
-    }
 }
 
-fn not_reached(why: String) -> Trouble {
-    Trouble::upstream(format!("the hub cannot be asked: {why}"))
+/// Reads a file's bytes, in this thread: each piece is given to `take`, until that returns false.
+pub(crate) fn read(
+    request: &Request<Vec<u8>>,
+    size: u64,
+    take: impl FnMut(Vec<u8>) -> bool,
+) -> Result<(), Trouble> {
+    let proxies = Proxies::of_environment();
+    let servers = || Servers::new(proxies.clone()).silent_at_most(SILENCE);
+    Download { request, size, at: 0, take }.run(&servers)
+}
+
+pub(crate) fn not_reached(why: String) -> Trouble {
+    Trouble::upstream(format!("the server behind this one cannot be asked: {why}"))
 }
 
 /// A status of the hub's that is none of success.
-fn refused(response: &Answer) -> Trouble {
+pub(crate) fn refused(response: &Answer) -> Trouble {
     let header = |name: &HeaderName| response.headers().get(name).cloned();
     let message = header(&ERROR_MESSAGE).and_then(|text| text.to_str().map(str::to_string).ok());
     let mut trouble = Trouble::new(response.status(), message.unwrap_or_else(|| answered(response.status())));
@@ -291,8 +309,9 @@ impl<T: FnMut(Vec<u8>) -> bool> Download<'_, T> {
             let range = HeaderValue::from_str(&format!("bytes={}-", self.at));
             request.headers_mut().extend(range.ok().map(|range| (header::RANGE, range)));
         }
-        let response =
-            servers.ask_on(request).map_err(|why| Broken::Off(format!("the hub cannot be asked: {why}")))?;
+        let response = servers
+            .ask_on(request)
+            .map_err(|why| Broken::Off(format!("the server behind this one cannot be asked: {why}")))?;
         let status = response.status();
         if status.is_server_error() {
             return Err(Broken::Off(answered(status)));
@@ -303,8 +322,11 @@ impl<T: FnMut(Vec<u8>) -> bool> Download<'_, T> {
         let begins = if status == StatusCode::PARTIAL_CONTENT { self.at } else { 0 };
         let length = length_of(&response);
         if length.is_some_and(|length| begins + length != self.size) {
-            let why =
-                format!("the hub sends {} bytes of the {} that it has named", length.unwrap_or(0), self.size);
+            let why = format!(
+                "the server sends {} bytes of the {} that it has named",
+                length.unwrap_or(0),
+                self.size
+            );
             return Err(Broken::For(Trouble::upstream(why)));
         }
         self.take_all(response.into_body().into_reader(), begins)

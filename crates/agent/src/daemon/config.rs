@@ -4,7 +4,7 @@ use super::local::Access;
 use crate::forwarder::ForwarderConfig;
 use crate::label_switch::RackAgentConfig;
 use polycast_api::client::{default_folder, default_socket};
-use polycast_api::settings::{self, HubConfig, SettingsError};
+use polycast_api::settings::{self, HubConfig, OciConfig, SettingsError};
 use polycast_net::priority::{Dscp, NoClass};
 use polycast_net::tls::{IdentityFiles, JoinToken, MANAGER};
 use polycast_types::parse_bytes;
@@ -83,6 +83,8 @@ pub struct AgentConfig {
     pub http: Option<SocketAddr>,
     /// The hub endpoint on this host, if it has one. The program that runs the agent serves it.
     pub hub: Option<HubConfig>,
+    /// The mirror of container registries on this host, if it has one; served in the same way.
+    pub oci: Option<OciConfig>,
     /// Largest number of objects that the agent knows.
     pub objects_max: usize,
     /// Largest number of objects that it sends at the same time.
@@ -125,6 +127,7 @@ impl Default for AgentConfig {
             is_passing: false,
             http: None,
             hub: None,
+            oci: None,
             objects_max: 65_536,
             sends_max: 64,
             receives_max: 64,
@@ -195,6 +198,9 @@ impl AgentConfig {
         }
         if let Some(hub) = &self.hub {
             hub.check()?;
+        }
+        if let Some(oci) = &self.oci {
+            oci.check()?;
         }
         let limits = [
             ("objects-max", self.objects_max, 1 << 24),
@@ -381,6 +387,7 @@ mod tests {
             ("manager = 'a:1'\ndscp = 64", "the setting 'dscp' is wrong: 64 is no class: write 0 to 63"),
             ("manager = 'a:1'\ndscp = -1", "-1 is no class"),
             ("manager = 'a:1'\ndscp = 'ef'", "line 2"),
+            ("manager = 'a:1'\n[oci]\nlisten = '0.0.0.0:7482'", "'oci.listen' is wrong"),
             ("manager = 'a:1'\n[hub]\nlisten = '0.0.0.0:7481'", "'hub.listen' is wrong"),
             ("manager = 'a:1'\n[hub]\nlisten = '127.0.0.1:7481'\nupsteam = 'x'", "line 4"),
             ("manager = 'a:1'\nstore-ttl = '7w'", "'7w' is no time"),

@@ -30,14 +30,7 @@ impl HubConfig {
     /// The first setting that is wrong.
     pub fn check(&self) -> Result<(), SettingsError> {
         let wrong = |setting, reason: String| Err(SettingsError::Value { setting, reason });
-        let networks = self.networks()?;
-        if !self.listen.ip().is_loopback() && networks.is_empty() {
-            let reason = format!(
-                "it answers other machines at {}: name those that may ask in hub.allow, or take 127.0.0.1",
-                self.listen
-            );
-            return wrong("hub.listen", reason);
-        }
+        check_listen(("hub.listen", "hub.allow"), self.listen, &self.networks()?)?;
         let upstream = self.upstream();
         let place =
             ["https://", "http://"].iter().find_map(|scheme| upstream.strip_prefix(scheme)).unwrap_or("");
@@ -60,9 +53,29 @@ impl HubConfig {
     /// # Errors
     /// One of them is none.
     pub fn networks(&self) -> Result<Vec<Network>, SettingsError> {
-        let wrong = |reason| SettingsError::Value { setting: "hub.allow", reason };
-        self.allow.iter().map(|text| text.parse().map_err(wrong)).collect()
+        networks_of("hub.allow", &self.allow)
     }
+}
+
+/// Refuses to answer other machines where none is named; the settings are called like this.
+pub(super) fn check_listen(
+    (listen, allow): (&'static str, &'static str),
+    address: SocketAddr,
+    networks: &[Network],
+) -> Result<(), SettingsError> {
+    if address.ip().is_loopback() || !networks.is_empty() {
+        return Ok(());
+    }
+    let reason = format!(
+        "it answers other machines at {address}: name those that may ask in {allow}, or take 127.0.0.1"
+    );
+    Err(SettingsError::Value { setting: listen, reason })
+}
+
+/// The networks that a setting names.
+pub(super) fn networks_of(setting: &'static str, texts: &[String]) -> Result<Vec<Network>, SettingsError> {
+    let wrong = |reason| SettingsError::Value { setting, reason };
+    texts.iter().map(|text| text.parse().map_err(wrong)).collect()
 }
 
 /// Addresses that begin with the same bits.

@@ -46,8 +46,8 @@ use polycast_api::client::{
 };
 use polycast_api::error::Kind;
 use polycast_api::report::{Delivery, Report};
-use polycast_api::settings::HubConfig;
-use polycast_gateway::Gateway;
+use polycast_api::settings::{HubConfig, OciConfig};
+use polycast_gateway::{Counts, Gateway};
 use polycast_manager::{Manager, ManagerConfig, ManagerError, check};
 use polycast_net::archive::{self, TreeSource};
 use polycast_net::hash::{hash_of, hex};
@@ -64,6 +64,7 @@ use std::io::{self, Read};
 use std::net::IpAddr;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -271,22 +272,18 @@ fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
     config.socket = args.local.socket.clone().or(config.socket);
     runtime()?.block_on(async {
         let ending = Ending::watch()?;
-        let hub = config.hub.clone();
+        let (hub, oci) = (config.hub.clone(), config.oci.clone());
         let mut agent = Agent::start(config).await?;
-        let gateway = match &hub {
-            Some(hub) => Some(hub_endpoint(hub, &mut agent).await?),
-            None => None,
-        };
+        let gateways = endpoints(hub.as_ref(), oci.as_ref(), &mut agent).await?;
         let (name, socket, control) = (agent.name().to_string(), agent.socket(), agent.control_address());
         let mut document = json!({
             "name": name, "socket": socket.display().to_string(), "control_address": control.to_string(),
         });
         let text = format!("agent {name} listens on {} and {control}", socket.display());
         let mut text = with_page(&mut document, text, agent.page());
-        if let Some(gateway) = gateway {
-            let endpoint = format!("http://{}/hf", gateway.address());
-            text = format!("{text}; HF_ENDPOINT={endpoint}");
-            document["hub"] = endpoint.into();
+        for (name, endpoint, gateway) in gateways {
+            text = format!("{text}; {endpoint}");
+            document[name] = endpoint[endpoint.find("http").unwrap_or(0)..].into();
             // It ends with the program.
             tokio::spawn(gateway.serve(std::future::pending()));
         }
@@ -296,14 +293,30 @@ fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
     })
 }
 
-/// The hub endpoint, as the agent's settings have it.
-async fn hub_endpoint(config: &HubConfig, agent: &mut Agent) -> Result<Gateway, Failure> {
-    let refused =
-        |error: io::Error| Failure::input(format!("cannot listen on {}: {}", config.listen, plain(&error)));
-    let gateway = Gateway::bind(config, agent.socket()).await.map_err(refused)?;
-    let counts = gateway.counts();
-    agent.add_metrics(move || counts.metrics());
-    Ok(gateway)
+/// The endpoints that the agent's settings have: the name of each, and how it is told of.
+async fn endpoints(
+    hub: Option<&HubConfig>,
+    oci: Option<&OciConfig>,
+    agent: &mut Agent,
+) -> Result<Vec<(&'static str, String, Gateway)>, Failure> {
+    let refused = |listen: SocketAddr| {
+        move |error: io::Error| Failure::input(format!("cannot listen on {listen}: {}", plain(&error)))
+    };
+    let (counts, mut gateways) = (Arc::new(Counts::default()), Vec::new());
+    if let Some(hub) = hub {
+        let gateway = Gateway::of_hub(hub, agent.socket(), Arc::clone(&counts)).await;
+        let gateway = gateway.map_err(refused(hub.listen))?;
+        gateways.push(("hub", format!("HF_ENDPOINT=http://{}/hf", gateway.address()), gateway));
+    }
+    if let Some(oci) = oci {
+        let gateway = Gateway::of_images(oci, agent.socket(), Arc::clone(&counts)).await;
+        let gateway = gateway.map_err(refused(oci.listen))?;
+        gateways.push(("oci", format!("registry mirror http://{}", gateway.address()), gateway));
+    }
+    if !gateways.is_empty() {
+        agent.add_metrics(move || counts.metrics());
+    }
+    Ok(gateways)
 }
 
 /// Adds where a daemon's page is, if it has one.

@@ -5,6 +5,7 @@ pub(crate) mod authority;
 pub(crate) mod cluster;
 pub(crate) mod hub;
 pub(crate) mod lan;
+pub(crate) mod registry;
 
 use polycast_testing::{folder_in_memory, until};
 use rustix::process::{Pid, Signal, kill_process};

@@ -1,0 +1,119 @@
+//! A container registry that counts the bytes that it gives: it wants a token that it gives to all, sends on for
+//! layers, and keeps one repository to itself.
+
+use super::hub::hex;
+use ring::digest::{SHA256, digest};
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// The type of manifests here.
+pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+
+#[derive(Default)]
+pub(crate) struct Given {
+    /// Lines of the requests: method and path.
+    pub asked: Vec<String>,
+    /// Bytes of manifests and layers that have been given.
+    pub bytes: u64,
+    /// One bit of layers is another.
+    pub flipped: bool,
+}
+
+/// A registry with the repositories `org/image` and `org/private`, which have the tag `1`.
+pub(crate) struct Registry {
+    /// Host and port.
+    pub address: String,
+    /// Digests of the manifest and of the layer.
+    pub manifest: String,
+    pub layer: String,
+    state: Arc<Mutex<Given>>,
+}
+
+impl Registry {
+    pub(crate) fn start(layer: Vec<u8>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let name = |bytes: &[u8]| format!("sha256:{}", hex(digest(&SHA256, bytes).as_ref()));
+        let layer_name = name(&layer);
+        let manifest = format!("{{\"layers\":[{{\"digest\":\"{layer_name}\"}}]}}").into_bytes();
+        let manifest_name = name(&manifest);
+        let state = Arc::new(Mutex::new(Given::default()));
+        let shared = Arc::clone(&state);
+        let bytes = BTreeMap::from([(layer_name.clone(), layer), (manifest_name.clone(), manifest)]);
+        let served = Arc::new((bytes, manifest_name.clone()));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (state, served) = (Arc::clone(&shared), Arc::clone(&served));
+                // A client may go at any time.
+                std::thread::spawn(move || serve(&stream, port, &served, &state));
+            }
+        });
+        Registry { address: format!("127.0.0.1:{port}"), manifest: manifest_name, layer: layer_name, state }
+    }
+
+    pub(crate) fn given(&self) -> MutexGuard<'_, Given> {
+        self.state.lock().unwrap()
+    }
+}
+
+fn serve(
+    mut stream: &TcpStream,
+    port: u16,
+    (bytes, manifest): &(BTreeMap<String, Vec<u8>>, String),
+    state: &Mutex<Given>,
+) -> io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    reader.read_line(&mut line)?;
+    let (mut token, mut accepts) = (false, false);
+    let mut header = String::new();
+    while reader.read_line(&mut header)? > 2 {
+        let header_line = header.trim().to_ascii_lowercase();
+        token |= header_line == "authorization: bearer for-all";
+        accepts |= header_line == format!("accept: {MANIFEST}");
+        header.clear();
+    }
+    let mut words = line.split(' ');
+    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    state.lock().unwrap().asked.push(format!("{method} {path}"));
+    let reference = path.rsplit('/').next().unwrap_or_default();
+    let reference = if reference == "1" { manifest.as_str() } else { reference };
+    let here = bytes.get(reference);
+    let mut headers = Vec::new();
+    let mut body: &[u8] = &[];
+    let status = if path.starts_with("/token?") {
+        body = b"{\"token\":\"for-all\",\"expires_in\":300}";
+        200
+    } else if path.starts_with("/store/") {
+        body = here.map_or(&[], Vec::as_slice);
+        // A store of others takes no token of the registry's.
+        if token { 400 } else { 200 }
+    } else if !token || path.contains("org/private") {
+        let realm = format!("Bearer realm=\"http://127.0.0.1:{port}/token\",service=\"registry\"");
+        headers.push(format!("WWW-Authenticate: {realm}"));
+        401
+    } else if path.contains("/blobs/") && here.is_some() {
+        headers.push(format!("Location: http://localhost:{port}/store/{reference}"));
+        307
+    } else if let Some(there) = here.filter(|_| path.contains("/manifests/") && accepts) {
+        headers.push(format!("Content-Type: {MANIFEST}\r\nDocker-Content-Digest: {reference}"));
+        body = there;
+        200
+    } else {
+        404
+    };
+    let mut body = body.to_vec();
+    let mut state = state.lock().unwrap();
+    if state.flipped && path.starts_with("/store/") {
+        body[7] ^= 1;
+    }
+    headers.push(format!("Content-Length: {}\r\nConnection: close", body.len()));
+    if method == "GET" && !path.starts_with("/token?") {
+        state.bytes += body.len() as u64;
+    }
+    drop(state);
+    stream.write_all(format!("HTTP/1.1 {status} Said\r\n{}\r\n\r\n", headers.join("\r\n")).as_bytes())?;
+    if method == "GET" { stream.write_all(&body) } else { Ok(()) }
+}

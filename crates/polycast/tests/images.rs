@@ -1,0 +1,105 @@
+//! The mirror of container registries, with a registry that counts what it gives, a manager and agents as
+//! processes of their own.
+
+mod common;
+
+use common::cluster::{Cluster, Daemon};
+use common::hub::{Heard, ask};
+use common::registry::{MANIFEST, Registry};
+use common::{Place, noise};
+
+const QUICK: &str = "silence-ms = 4000\n[objects]\nwindow-ms = 500\nsettle-ms = 300\n";
+const LEN: usize = 3_000_001;
+
+fn cluster(registry: &Registry, names: &[&str]) -> Cluster {
+    let place = Place::new();
+    let settings = format!("[oci]\nlisten = '127.0.0.1:0'\nregistries = ['http://{}']\n", registry.address);
+    let settings = place.file("agent.toml", settings.as_bytes());
+    let manager = place.file("manager.toml", QUICK.as_bytes());
+    let managers = vec![Daemon::manager("127.0.0.1:0", &["--config", &manager])];
+    Cluster::of_with(place, managers, names, &["--config", &settings])
+}
+
+fn get(cluster: &Cluster, agent: usize, method: &str, path: &str, headers: &[&str]) -> Heard {
+    let mirror = cluster.agents[agent].ready["oci"].as_str().expect("the agent says where its mirror is");
+    ask(&format!("{mirror}/v2"), method, path, headers)
+}
+
+/// Both forms of a path: as containerd and as Podman write it.
+fn paths(registry: &Registry, path: &str) -> [String; 2] {
+    [format!("/{path}?ns={}", registry.address.replace(':', "%3A")), format!("/{}/{path}", registry.address)]
+}
+
+#[test]
+fn an_image_is_read_from_its_registry_once_for_all_hosts() {
+    let registry = Registry::start(noise(LEN));
+    let cluster = cluster(&registry, &["a", "b", "c"]);
+    // Runtimes send several lines of what they accept.
+    let accept =
+        ["Accept: application/vnd.docker.distribution.manifest.v2+json", &format!("Accept: {MANIFEST}")];
+    let layers = paths(&registry, &format!("org/image/blobs/{}", registry.layer));
+    let tags = paths(&registry, "org/image/manifests/1");
+    std::thread::scope(|scope| {
+        for agent in 0..3 {
+            let (cluster, registry, layers, tags) = (&cluster, &registry, &layers, &tags);
+            scope.spawn(move || {
+                assert_eq!(get(cluster, agent, "GET", "/", &[]).status, 200);
+                let tag = &tags[agent % 2];
+                let head = get(cluster, agent, "HEAD", tag, &accept);
+                assert_eq!(
+                    (head.status, head.header("docker-content-digest")),
+                    (200, Some(&*registry.manifest))
+                );
+                let manifest = get(cluster, agent, "GET", tag, &accept);
+                assert_eq!((manifest.status, manifest.header("content-type")), (200, Some(MANIFEST)));
+                assert!(String::from_utf8_lossy(&manifest.body).contains(&registry.layer));
+                assert_eq!(manifest.header("oci-namespace"), Some(&*registry.address));
+                let layer = get(cluster, agent, "GET", &layers[agent % 2], &[]);
+                assert!(layer.status == 200 && layer.body == noise(LEN), "{}", layer.status);
+                assert_eq!(layer.header("docker-content-digest"), Some(&*registry.layer));
+            });
+        }
+    });
+    let manifest_len = format!("{{\"layers\":[{{\"digest\":\"{}\"}}]}}", registry.layer).len();
+    assert_eq!(registry.given().bytes, (LEN + manifest_len) as u64, "{:?}", registry.given().asked);
+    let part = get(&cluster, 1, "GET", &layers[0], &["Range: bytes=3000000-"]);
+    assert_eq!((part.status, part.body.len()), (206, 1));
+    let head = get(&cluster, 1, "HEAD", &layers[0], &[]);
+    assert_eq!((head.status, head.header("content-length")), (200, Some("3000001")));
+    assert_eq!(registry.given().bytes, (LEN + manifest_len) as u64);
+}
+
+#[test]
+fn what_is_not_for_all_or_not_the_image_is_not_here() {
+    let registry = Registry::start(noise(LEN));
+    let cluster = cluster(&registry, &["a", "b"]);
+    let layer = &paths(&registry, &format!("org/image/blobs/{}", registry.layer))[0];
+    registry.given().flipped = true;
+    let flipped = get(&cluster, 0, "GET", layer, &[]);
+    assert!(flipped.status == 502 && flipped.body.len() < 500, "{}", flipped.status);
+    registry.given().flipped = false;
+    assert!(get(&cluster, 0, "GET", layer, &[]).body == noise(LEN));
+    // The same layer, in a repository that the registry keeps to itself, although it is in the store.
+    let given = registry.given().bytes;
+    let private = &paths(&registry, &format!("org/private/blobs/{}", registry.layer))[0];
+    for agent in [0, 1] {
+        let heard = get(&cluster, agent, "GET", private, &["Authorization: Bearer mine"]);
+        assert!(heard.status == 404 && heard.body.len() < 500, "{heard:?}");
+    }
+    assert_eq!(registry.given().bytes, given);
+    let asked = registry.given().asked.len();
+    let manifest = "org/image/manifests/1";
+    for (path, headers, status) in [
+        (format!("/{manifest}?ns=elsewhere.example"), &[][..], 404),
+        (format!("/169.254.169.254/{manifest}"), &[], 404),
+        (format!("/{manifest}"), &[], 404),
+        (paths(&registry, "org/../image/manifests/1")[0].clone(), &[], 404),
+        (paths(&registry, "org/image/blobs/sha256:12")[0].clone(), &[], 404),
+        (paths(&registry, "org/image/tags/list")[0].clone(), &[], 404),
+        (paths(&registry, manifest)[0].clone(), &["Host: evil.example"], 403),
+    ] {
+        assert_eq!(get(&cluster, 0, "GET", &path, headers).status, status, "{path}");
+    }
+    assert_eq!(get(&cluster, 0, "PUT", layer, &[]).status, 405);
+    assert_eq!(registry.given().asked.len(), asked, "the registry has heard of none of these");
+}
