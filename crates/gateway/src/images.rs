@@ -1,8 +1,8 @@
-//! A mirror of container registries (OCI distribution): manifests and layers by their digests, each read from
-//! its registry once for all hosts.
+//! A mirror of container registries (OCI distribution): manifests and layers by their digests, each read
+//! from its registry once for all hosts.
 //!
-//! The registry is asked without credentials before anything is given, and what it does not give to all is not
-//! here: the runtime then asks the registry itself, with its own secrets.
+//! The registry is asked without credentials before anything is given, and what it does not give to all is
+//! not here: the runtime then asks the registry itself, with its own secrets.
 
 use crate::answers::{Answers, Fresh};
 use crate::counts::Counts;
@@ -24,7 +24,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a registry has said of a digest holds so long; then it is asked again whether all may have it.
+/// Time for which the word of a registry on a digest holds; then it is asked again whether all may have it.
 const DIGEST_HOLDS: Duration = Duration::from_secs(60);
 /// The same of a tag, which another image can get.
 const TAG_HOLDS: Duration = Duration::from_secs(10);
@@ -98,7 +98,7 @@ fn hex_of(text: &str) -> Option<&str> {
     text.strip_prefix("sha256:").filter(|hex| hex.len() == 64 && hex.bytes().all(is_digit))
 }
 
-/// What a registry says of a manifest or a layer.
+/// Digest, length and type of a manifest or a layer, as its registry tells them.
 #[derive(Clone, Debug)]
 struct Meta {
     hex: String,
@@ -185,7 +185,7 @@ impl Images {
         Ok(response)
     }
 
-    /// What the registry says of it to all.
+    /// Asks the registry for digest and length, as it tells them to all.
     async fn meta(
         &self,
         registry: &Arc<Registry>,
@@ -341,7 +341,7 @@ impl Registry {
     }
 }
 
-/// What a registry does not give to all is not here, so that a runtime asks the registry itself.
+/// Turns a refusal into an absence: a runtime then asks the registry itself.
 fn for_nobody(trouble: Trouble) -> Trouble {
     match trouble.status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {

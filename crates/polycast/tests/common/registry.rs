@@ -1,5 +1,5 @@
-//! A container registry that counts the bytes that it gives: it wants a token that it gives to all, sends on for
-//! layers, and keeps one repository to itself.
+//! A container registry that counts the bytes that it gives: it asks for a token that it gives to all, sends
+//! on for layers, and keeps one repository to itself.
 
 use super::hub::hex;
 use ring::digest::{SHA256, digest};
