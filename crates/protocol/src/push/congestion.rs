@@ -116,8 +116,6 @@ pub struct Congestion {
     slow_start: bool,
     /// Acknowledged fragments since the window last grew.
     credit: u64,
-    /// Fragments by which the window grows a round trip.
-    step: u64,
     cut_at: Time,
     cuts: u64,
     mode: Mode,
@@ -136,17 +134,16 @@ pub struct Congestion {
 }
 
 impl Congestion {
-    /// A window that starts at `initial` fragments and moves in `min..=max`, growing by `step` a round trip.
+    /// A window that starts at `initial` fragments and moves in `min..=max`.
     #[must_use]
-    pub fn new(initial: u64, min: u64, max: u64, step: u64) -> Self {
-        assert!(min > 0 && min <= max && step > 0, "a window needs room to move");
+    pub fn new(initial: u64, min: u64, max: u64) -> Self {
+        assert!(min > 0 && min <= max, "a window needs room to move");
         Congestion {
             window: initial.clamp(min, max),
             window_min: min,
             window_max: max,
             slow_start: true,
             credit: 0,
-            step,
             cut_at: Time::ZERO,
             cuts: 0,
             mode: Mode::Queue { since: Time::ZERO, excess: None },
@@ -194,7 +191,9 @@ impl Congestion {
         self.cuts
     }
 
-    /// The slowest receiver has acknowledged `fragments` more while the window was in use.
+    /// The slowest receiver has acknowledged `fragments` more while the window was in use. Once the capacity
+    /// is found, the window grows by a fragment a round trip: all flows that share a short queue grow at the
+    /// same time, and what they grow by beyond it is lost.
     pub fn acknowledged(&mut self, fragments: u64) {
         let enough = self.has_share && (self.crowded || self.follows_loss());
         if enough || matches!(self.mode, Mode::Queue { excess: Some(_), .. }) {
@@ -207,7 +206,7 @@ impl Congestion {
         self.credit += fragments;
         if self.credit >= self.window {
             self.credit = 0;
-            self.window = (self.window + self.step).min(self.window_max);
+            self.window = (self.window + 1).min(self.window_max);
         }
     }
 
@@ -223,9 +222,15 @@ impl Congestion {
         now.since(self.round_at) >= round_trip
     }
 
-    /// A round is over, in which the queue on the worst path was never shorter than `queue`, and a batch took
-    /// `batch_time` to pass.
-    pub fn round(&mut self, now: Time, queue: Duration, batch_time: Duration, others: Others) {
+    /// A round is over, in which the queue on the worst path was never shorter than `queue` of a round trip's
+    /// `round_trip`, and a batch took `batch_time` to pass.
+    pub fn round(
+        &mut self,
+        now: Time,
+        (queue, round_trip): (Duration, Duration),
+        batch_time: Duration,
+        others: Others,
+    ) {
         let Others { shared, has_share, share } = others;
         if shared {
             self.others_until = now + OTHERS_SPAN;
@@ -261,7 +266,7 @@ impl Congestion {
                     return;
                 }
                 self.mode = Mode::Queue { since, excess: Some((begun, window, rounds + 1)) };
-                self.give_way(queue, target);
+                self.give_way(queue, target, round_trip);
             }
         }
     }
@@ -294,8 +299,11 @@ impl Congestion {
     }
 
     /// Shrinks the window by half of what it has too much for the target, or by all of it at the first time.
-    fn give_way(&mut self, queue: Duration, target: Duration) {
-        let too_much = (self.window as u128 * u128::from((queue - target).0) / u128::from(queue.0)) as u64;
+    /// Of a window, as much is in the queue as the queue is of the round trip: the rest is on a long way, and
+    /// a link would be idle without it.
+    fn give_way(&mut self, queue: Duration, target: Duration, round_trip: Duration) {
+        let (excess, whole) = ((queue - target).0, round_trip.max(queue).0);
+        let too_much = (u128::from(self.window) * u128::from(excess) / u128::from(whole)) as u64;
         let cut = if self.slow_start { too_much } else { too_much / 2 };
         self.slow_start = false;
         self.credit = 0;
@@ -330,7 +338,9 @@ impl Congestion {
             let (since, least) = self.overflow.unwrap_or((now, longest));
             self.overflow = Some((since, least.min(longest)));
         }
-        history.end_round(now, counted, quiet);
+        // Where others fill the queue, a round is soon quiet beside the longest queue that there ever was: a
+        // loss that is due to them would become a usual one, and be no reason to give way.
+        history.end_round(now, counted, quiet && !self.follows_loss());
         if congested && now.since(self.cut_at) >= round_trip {
             self.slow_start = false;
             self.cut_at = now;
@@ -385,7 +395,7 @@ mod tests {
 
     #[test]
     fn even_random_loss_does_not_cut_for_long() {
-        let mut control = Congestion::new(1_000, 10, 10_000, 8);
+        let mut control = Congestion::new(1_000, 10, 10_000);
         let even: Vec<u64> = [10, 12, 9, 11, 10, 8, 14, 10, 9, 11, 13, 12].repeat(20);
         rounds(&mut control, &even);
         assert!(control.cuts() <= 12, "{} cuts while it was learned", control.cuts());
@@ -400,14 +410,14 @@ mod tests {
 
     #[test]
     fn loss_beyond_all_measure_always_cuts() {
-        let mut control = Congestion::new(1_000_000, 10, 1_000_000, 8);
+        let mut control = Congestion::new(1_000_000, 10, 1_000_000);
         rounds(&mut control, &[300; 30]);
         assert_eq!(control.cuts(), 30);
     }
 
     #[test]
     fn bursts_between_clean_rounds_cut_every_time() {
-        let mut control = Congestion::new(100_000, 10, 100_000, 8);
+        let mut control = Congestion::new(100_000, 10, 100_000);
         rounds(&mut control, &[0, 0, 0, 60, 0, 0, 0, 0, 60, 0, 0, 0, 0, 60]);
         assert_eq!(control.cuts(), 3);
     }
@@ -419,7 +429,7 @@ mod tests {
                 let queue =
                     Duration::from_millis(others_ms) + Duration(control.window() * 1_000_000 / per_ms);
                 let now = Time(1_000_000_000) + Duration::from_millis(10) * i;
-                control.round(now, queue, Duration::ZERO, Others { shared, ..Others::default() });
+                control.round(now, (queue, TRIP), Duration::ZERO, Others { shared, ..Others::default() });
                 control.acknowledged(control.window());
                 control.window()
             })
@@ -427,7 +437,7 @@ mod tests {
     }
 
     fn grown(window: u64) -> Congestion {
-        let mut control = Congestion::new(window, 4, 10_000, 1);
+        let mut control = Congestion::new(window, 4, 10_000);
         control.slow_start = false;
         control.next_probe = Time(u64::MAX);
         control
@@ -473,7 +483,7 @@ mod tests {
         let others = Others { shared: true, has_share: false, share: 330 };
         for i in 0..30 {
             let now = Time(1_000_000_000) + Duration::from_millis(10) * i;
-            control.round(now, Duration::from_millis(40), Duration::ZERO, others);
+            control.round(now, (Duration::from_millis(40), TRIP), Duration::ZERO, others);
         }
         assert!(control.follows_loss());
         assert_eq!(control.window(), 330);
@@ -501,7 +511,7 @@ mod tests {
         for has_share in [true, false] {
             let window = control.window();
             let others = Others { shared: true, has_share, share: 0 };
-            control.round(Time(1_400_000_000), Duration::from_millis(30), Duration::ZERO, others);
+            control.round(Time(1_400_000_000), (Duration::from_millis(30), TRIP), Duration::ZERO, others);
             control.acknowledged(window);
             assert_eq!(control.window() > window, !has_share);
         }
@@ -513,7 +523,7 @@ mod tests {
             let now = Time(1_000_000_000) + Duration::from_millis(10) * i;
             control.round(
                 now,
-                Duration::from_millis(1),
+                (Duration::from_millis(1), TRIP),
                 Duration::ZERO,
                 Others { shared, has_share, share: 0 },
             );
@@ -543,7 +553,7 @@ mod tests {
             for i in 0..22 {
                 let now = Time(1_000_000_000) + Duration::from_millis(10) * i;
                 let others = Others { shared: false, has_share: true, share: 0 };
-                control.round(now, Duration::ZERO, Duration::ZERO, others);
+                control.round(now, (Duration::ZERO, TRIP), Duration::ZERO, others);
             }
             assert_eq!(control.window() <= 220, overflow.is_some(), "{overflow:?}: {}", control.window());
         }
@@ -597,13 +607,13 @@ mod tests {
 
     #[test]
     fn growth_is_exponential_first_and_linear_after_a_cut() {
-        let mut control = Congestion::new(100, 10, 100_000, 8);
+        let mut control = Congestion::new(100, 10, 100_000);
         control.acknowledged(100);
         assert_eq!(control.window(), 200);
         rounds(&mut control, &[100]);
         assert_eq!(control.window(), 140);
         control.acknowledged(140);
-        assert_eq!(control.window(), 148);
+        assert_eq!(control.window(), 141);
     }
 
     /// Usual loss is a mean over sixteen rounds that were quiet, or lost less than usual, and at most 8 %.
@@ -623,6 +633,21 @@ mod tests {
             history.end_round(Time(7), 1_000, quiet);
             assert_eq!(history.usual, expected, "{lost} of 1,000 where {usual} of a million are usual");
             assert_eq!((history.lost, history.received, history.since), (0, 0, Time(7)));
+        }
+    }
+
+    /// What is lost in a quiet round is usual, but not while others fill the queue.
+    #[test]
+    fn no_loss_is_usual_while_others_fill_the_queue() {
+        for (mode, usual) in [
+            (Mode::Queue { since: Time::ZERO, excess: None }, 10_000),
+            (Mode::Loss { until: Time(u64::MAX) }, 0),
+        ] {
+            let mut control = grown(400);
+            control.mode = mode;
+            let mut history = LossHistory::default();
+            control.reported(Time(1_000_000_000), &mut history, 84, 16, &mut PathDelay::default(), TRIP);
+            assert_eq!(history.usual, usual, "{mode:?}");
         }
     }
 
@@ -682,7 +707,7 @@ mod tests {
             for round in 0..=1_400 / round_ms {
                 let at_ms = round * round_ms;
                 let now = Time(5_000_000_000) + Duration::from_millis(at_ms);
-                control.round(now, Duration::from_millis(40), Duration::ZERO, Others::default());
+                control.round(now, (Duration::from_millis(40), TRIP), Duration::ZERO, Others::default());
                 if control.probe.is_some() {
                     probing.push(at_ms);
                 }
@@ -701,20 +726,23 @@ mod tests {
     /// The window gives way by half of what it has too much for the queue, and the first time by all of it.
     #[test]
     fn a_window_gives_way_to_the_queue() {
-        for (window, queue_ms, first, expected) in [
-            (400, 8, false, 300),
-            (400, 8, true, 200),
-            (400, 5, false, 360),
-            (12, 400, false, 7),
-            (5, 400, true, 4),
+        for (window, queue_ms, trip_ms, first, expected) in [
+            (400, 8, 8, false, 300),
+            (400, 8, 8, true, 200),
+            (400, 8, 16, false, 350),
+            (400, 8, 16, true, 300),
+            (400, 5, 0, false, 360),
+            (12, 400, 400, false, 7),
+            (5, 400, 400, true, 4),
         ] {
             let mut control = grown(window);
             control.slow_start = first;
-            control.give_way(Duration::from_millis(queue_ms), QUEUE_TARGET);
+            let round_trip = Duration::from_millis(trip_ms);
+            control.give_way(Duration::from_millis(queue_ms), QUEUE_TARGET, round_trip);
             assert_eq!(
                 (control.window(), control.has_found()),
                 (expected, true),
-                "{window} of {queue_ms} ms"
+                "{window} of {queue_ms} ms in {trip_ms}"
             );
         }
     }
@@ -733,7 +761,7 @@ mod tests {
             rounds += 1;
             now += Duration::from_millis(10);
             let queue = Duration::from_millis(if now < calm_until { 1 } else { 30 });
-            control.round(now, queue, Duration::ZERO, Others { shared: true, ..Others::default() });
+            control.round(now, (queue, TRIP), Duration::ZERO, Others { shared: true, ..Others::default() });
             match (held_from, control.follows_loss()) {
                 (None, true) => held_from = Some(now),
                 (Some(at), false) => {
