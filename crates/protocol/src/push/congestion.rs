@@ -254,7 +254,9 @@ impl Congestion {
                 self.mode = Mode::Queue { since, excess: None };
             }
             Mode::Queue { since, excess } => {
-                let (begun, window, rounds) = excess.unwrap_or((now, self.window, 0));
+                // Slow start doubles the window in a round: what there was before it is known to fit.
+                let before = if self.slow_start { self.window / 2 } else { self.window };
+                let (begun, window, rounds) = excess.unwrap_or((now, before, 0));
                 let room = self.window * 2 > window && self.window > self.window_min;
                 let helps = room || queue <= target + target / 4;
                 if !helps && rounds >= PATIENCE_ROUNDS && now.since(begun) >= PATIENCE {
@@ -298,13 +300,14 @@ impl Congestion {
         self.probe.is_some()
     }
 
-    /// Shrinks the window by half of what it has too much for the target, or by all of it at the first time.
+    /// Shrinks the window by half of what it has too much for the target, a fragment at least, or by all of
+    /// it at the first time.
     /// Of a window, as much is in the queue as the queue is of the round trip: the rest is on a long way, and
     /// a link would be idle without it.
     fn give_way(&mut self, queue: Duration, target: Duration, round_trip: Duration) {
         let (excess, whole) = ((queue - target).0, round_trip.max(queue).0);
         let too_much = (u128::from(self.window) * u128::from(excess) / u128::from(whole)) as u64;
-        let cut = if self.slow_start { too_much } else { too_much / 2 };
+        let cut = if self.slow_start { too_much } else { too_much.div_ceil(2) };
         self.slow_start = false;
         self.credit = 0;
         self.window = (self.window - cut).max(self.window_min);
@@ -349,6 +352,10 @@ impl Congestion {
             let less_than_share = competing && !self.has_share;
             let kept = if less_than_share { KEPT_OF_LESS } else { KEPT };
             self.window = (self.window * kept / 100).max(self.window_min);
+            // A window that loses is not one to go back to.
+            if let Mode::Queue { excess: Some((_, window, _)), .. } = &mut self.mode {
+                *window = *window * kept / 100;
+            }
         }
     }
 }
@@ -464,6 +471,34 @@ mod tests {
         queues(&mut control, 30, 10, 30, true);
         assert!(control.follows_loss());
         assert!(control.window() >= 400, "what was given away is taken back: {}", control.window());
+    }
+
+    /// Slow start doubles the window before the queue tells, and a loss says that it was too large: neither
+    /// comes back at once into the queue that others fill.
+    #[test]
+    fn a_window_that_was_too_large_is_not_gone_back_to() {
+        for (slow_start, loses, expected) in
+            [(false, false, 400), (true, false, 200), (false, true, 280), (true, true, 140)]
+        {
+            let mut control = grown(400);
+            control.slow_start = slow_start;
+            queues(&mut control, 30, 10, 5, true);
+            if loses {
+                let at = Time(1_000_000_000) + Duration::from_millis(45);
+                control.has_share = true;
+                control.reported(at, &mut LossHistory::default(), 84, 16, &mut PathDelay::default(), TRIP);
+            }
+            let others = Others { shared: true, ..Others::default() };
+            for i in 5..30 {
+                let now = Time(1_000_000_000) + Duration::from_millis(10) * i;
+                control.round(now, (Duration::from_millis(34), TRIP), Duration::ZERO, others);
+                if control.follows_loss() {
+                    break;
+                }
+            }
+            assert!(control.follows_loss());
+            assert_eq!(control.window(), expected, "{slow_start} {loses}");
+        }
     }
 
     /// A quarter more than the 4 ms that are worth having is near enough; twice as much is not.
@@ -732,7 +767,7 @@ mod tests {
             (400, 8, 16, false, 350),
             (400, 8, 16, true, 300),
             (400, 5, 0, false, 360),
-            (12, 400, 400, false, 7),
+            (12, 400, 400, false, 6),
             (5, 400, 400, true, 4),
         ] {
             let mut control = grown(window);
