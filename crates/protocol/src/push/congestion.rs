@@ -671,7 +671,7 @@ mod tests {
         }
     }
 
-    /// What is lost in a quiet round is usual, but not while others fill the queue.
+    /// Losses of a quiet round are usual, but not while others fill the queue.
     #[test]
     fn no_loss_is_usual_while_others_fill_the_queue() {
         for (mode, usual) in [
