@@ -81,13 +81,6 @@ impl Case {
         Duration((first + (last - first) * part) as u64)
     }
 
-    /// Rate of the hosts' own links. Beside a connection they are faster than the bottleneck, as in
-    /// `docs/measurements.md`: the simulated one would keep its window in its own host, which Linux does not
-    /// let it do, and so keep the bottleneck full whatever the groups do.
-    fn host_line(&self) -> Rate {
-        Rate(self.line.0 * if self.beside == Beside::Nothing { 1 } else { 10 })
-    }
-
     /// Receivers of a group: 1 to 5; a connection has one.
     fn receivers(&self, at: u32) -> u32 {
         if at < self.groups { 1 + 3 * at % 5 } else { 1 }
@@ -112,10 +105,10 @@ impl Bed {
         let all: u32 = (0..ends).map(|at| case.receivers(at)).sum();
         let (near, far) = (NodeId(ends), NodeId(ends + 1));
         let mut builder = Builder::new(ends + 2 + all);
-        let wide = LinkConfig { queue_bytes: 8 << 20, ..LinkConfig::new(case.host_line(), HOP) };
+        let wide = LinkConfig { queue_bytes: 8 << 20, ..LinkConfig::new(case.line, HOP) };
         let mut to_receiver = wide;
         to_receiver.faults.loss_ppm = case.loss_ppm;
-        let narrow = LinkConfig { rate: case.line, queue_bytes: case.queue_bytes, ..wide };
+        let narrow = LinkConfig { queue_bytes: case.queue_bytes, ..wide };
         let (bottleneck, _) = builder.add_both_ways(near, far, narrow);
         let (mut downs, mut receivers, mut next) = (Vec::new(), Vec::new(), ends + 2);
         for at in 0..ends {
@@ -131,9 +124,7 @@ impl Bed {
             downs.push(own.iter().map(&mut down).collect::<Vec<_>>()[0]);
             receivers.push(own);
         }
-        // One MTU for all: where small packets still find room, a large one never does.
-        let tcp = TcpConfig { segment_bytes: case.fragment_bytes, ..TcpConfig::default() };
-        let (net, cluster) = (builder.build(1), Cluster::new(1, tcp));
+        let (net, cluster) = (builder.build(1), Cluster::new(1, TcpConfig::default()));
         let mut bed = Bed { net, cluster, bottleneck, downs, last: Time::ZERO };
         bed.plan(case, &receivers);
         bed

@@ -27,6 +27,8 @@ use polycast_wire::data::{FLAG_ATTEMPT, FLAG_REPORT, IP_UDP_LEN};
 use sent::Sent;
 use window::WINDOW_MIN;
 
+/// Bytes by which the congestion window grows a round trip; at least a fragment.
+const STEP_BYTES: u64 = 4_500;
 /// Interval at which timers are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 /// Generations of unicast patches change this often.
@@ -119,7 +121,12 @@ impl Sender {
             probes: 0,
             sent: VecDeque::new(),
             needed: 0..0,
-            congestion: Congestion::new(initial, WINDOW_MIN.min(initial), max),
+            congestion: Congestion::new(
+                initial,
+                WINDOW_MIN.min(initial),
+                max,
+                (STEP_BYTES / packet_len).max(1),
+            ),
             best_rate: 0,
             round_trip: Duration::from_millis(1),
             bare_trip: Duration::from_millis(1),

@@ -46,7 +46,7 @@ impl Sender {
                 has_share: self.gating().all(|p| p.path.delay.has_share()),
                 share: (u128::from(rate / 2) * u128::from(queue.0) / 1_000_000_000) as u64,
             };
-            self.congestion.round(now, (queue, self.round_trip), batch_time, others);
+            self.congestion.round(now, queue, batch_time, others);
         }
     }
 
