@@ -44,7 +44,13 @@ def _words(block):
     return list(struct.unpack("<16I", block.ljust(BLOCK_LEN, b"\0")))
 
 
+# Called between chunks, where it is set: a busy machine takes seconds for a group.
+between = None
+
+
 def _chunk(chunk, number, key, flags, root):
+    if between:
+        between()
     chaining = key
     blocks = [chunk[at:at + BLOCK_LEN] for at in range(0, len(chunk), BLOCK_LEN)] or [b""]
     for at, block in enumerate(blocks):
