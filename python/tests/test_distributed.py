@@ -174,12 +174,19 @@ except errors.PolycastError as error:
         assert other[1].startswith("TimedOut ") and f"rank 2 on {os.uname().nodename} did not come to barrier() within 3 s" in other[1]
 
 
-def test_ctrl_c_at_a_rank_is_told(tmp_path: Path) -> None:
-    script = """
+@pytest.mark.parametrize("seconds", [0, 1])
+def test_ctrl_c_at_a_rank_is_told(tmp_path: Path, seconds: int) -> None:
+    """At once, and when the first rank has heard by then that this one has come."""
+    script = f"""
 import signal
+import time
+
+def interrupted(call):
+    time.sleep({seconds})
+    signal.raise_signal(signal.SIGINT)
 
 if rank == 1:
-    group._all_come = lambda call: signal.raise_signal(signal.SIGINT)
+    group._all_come = interrupted
 try:
     group.barrier()
 except (KeyboardInterrupt, errors.PolycastError) as error:

@@ -457,7 +457,7 @@ class Group:
             except BaseException as error:
                 word = error.word if isinstance(error, _Elsewhere) else _failure(error, self.rank)
                 with contextlib.suppress(PolycastError):
-                    self._place.put(f"{call.number}.end" if self.rank == 0 else f"{call.number}.{call.step}.{self.rank}", word)
+                    self._put_failure(call, word)
                 if isinstance(error, _Elsewhere):
                     raise error.made(call) from None
                 raise
@@ -530,6 +530,14 @@ class Group:
             return
         names = _rendezvous.listed([str(one) for one in ranks if f"left.{one.rank}" in gone])
         raise _Elsewhere({"kind": "transfer-failed", "error": f"{names} {'have' if len(gone) > 1 else 'has'} left the job"})
+
+    def _put_failure(self, call: _Call, word: dict[str, Any]) -> None:
+        if self.rank == 0:
+            self._place.put(f"{call.number}.end", word)
+            return
+        # Rank 0 may have taken the message of this step: then it waits for that of the next one.
+        for step in _STEPS[_STEPS.index(call.step) :]:
+            self._place.put(f"{call.number}.{step}.{self.rank}", word)
 
     def _tell(self, call: _Call, word: dict[str, Any]) -> None:
         self._place.put(f"{call.number}.{call.step}.{self.rank}", word)

@@ -188,17 +188,16 @@ fn span(random: &mut Random, end: Time) -> (Time, Time) {
 #[cfg(test)]
 mod tests {
     use super::super::{KINDS, PULL, Plant, Random, run};
-    use alloc::format;
-    use alloc::string::String;
 
-    /// The first seed that finds a planted bug, and what it says.
-    fn found(plant: Plant) -> String {
+    /// The first seed that finds a planted bug and says so in these words. Other seeds may find what follows
+    /// from it.
+    fn found(plant: Plant, words: &str) -> u64 {
         let by_push = |seed: &u64| Random::new(*seed).below(KINDS) >= PULL.end;
         let mut runs = (0..2_000)
             .filter(by_push)
             .filter_map(|seed| run(seed, Some(plant)).failure.map(|what| (seed, what)));
-        let (seed, what) = runs.next().unwrap_or_else(|| panic!("{plant:?} was not found"));
-        format!("{seed}: {what}")
+        let found = runs.find(|(_, what)| what.contains(words));
+        found.unwrap_or_else(|| panic!("{plant:?} was not found: {words}")).0
     }
 
     #[test]
@@ -211,8 +210,7 @@ mod tests {
             (Plant::IgnoreAllowance, "not over"),
             (Plant::ForeignRack, "are said of receiver"),
         ] {
-            let found = found(plant);
-            assert!(found.contains(words), "{plant:?} is found by {found}");
+            found(plant, words);
         }
     }
 }
