@@ -61,9 +61,9 @@ def machine(short_folder: Path) -> Iterator[Machine]:
 def play(machine: Machine, *options: str, **variables: object) -> tuple[str, int, int]:
     """Runs the role on the machine; gives what was said, and how much was changed and failed."""
     values = {"polycast_binary": program(), "polycast_key": KEY, **variables}
-    machine.put("/root/play.yml", b"- hosts: all\n  gather_facts: false\n  roles: [polycast]\n")
+    machine.put("/opt/play.yml", b"- hosts: all\n  gather_facts: false\n  roles: [polycast]\n")
     environment = ["env", "ANSIBLE_PIPELINING=1", f"ANSIBLE_ROLES_PATH={ANSIBLE}/roles", "ANSIBLE_NOCOLOR=1"]
-    command = [python_tool("ansible-playbook"), "-c", "local", "-i", "localhost,", "/root/play.yml", "-e", "ansible_python_interpreter=/usr/bin/python3", "-e", json.dumps(values), *options]
+    command = [python_tool("ansible-playbook"), "-c", "local", "-i", "localhost,", "/opt/play.yml", "-e", "ansible_python_interpreter=/usr/bin/python3", "-e", json.dumps(values), *options]
     result = machine.run(*environment, *command, is_checked=False)
     counts = re.search(r"changed=(\d+) .* failed=(\d+)", result.stdout)
     assert counts, result.stdout + result.stderr
@@ -95,11 +95,11 @@ def test_the_role_installs_and_a_second_run_changes_nothing(machine: Machine) ->
 
 def the_store_outlives_the_agent(machine: Machine) -> None:
     """What is in memory stays where the agent's unit, alone on its machine, ends and begins again."""
-    manager = ["--manager", "127.0.0.1:7400", "--name", "source", "--interface", "lo", "--key-file", "/root/key"]
-    machine.run("sh", "-c", f"echo {KEY} > /root/key; chmod 600 /root/key; echo data > /root/f")
+    manager = ["--manager", "127.0.0.1:7400", "--name", "source", "--interface", "lo", "--key-file", "/opt/key"]
+    machine.run("sh", "-c", f"echo {KEY} > /opt/key; chmod 600 /opt/key; echo data > /opt/f")
     machine.run("systemd-run", "-q", "polycast", "agent", *manager, "--store", "/dev/shm/source", "--socket", "/run/source.sock")
     until("the source is there", lambda: machine.run("polycast", "status", "--socket", "/run/source.sock", is_checked=False).returncode == 0)
-    machine.run("polycast", "send", "/root/f", "--to", "gpu-1", "--socket", "/run/source.sock")
+    machine.run("polycast", "send", "/opt/f", "--to", "gpu-1", "--socket", "/run/source.sock")
     # The manager's unit has the same user: what systemd removes of a user it removes with the last unit of it.
     machine.run("systemctl", "stop", "polycast-manager")
     for what in (["restart"], ["stop", "start"]):

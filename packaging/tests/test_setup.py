@@ -45,8 +45,8 @@ def test_two_commands_make_a_cluster(machine: Machine) -> None:
     assert refused.returncode == 1 and "with other settings" in refused.stderr, refused.stderr
     replaced = json.loads(machine.run(*other, "--force").stdout)
     assert replaced["joined"] is True and machine.run("test", "-e", "/etc/polycast/agent.toml.old").returncode == 0
-    machine.run("sh", "-c", "/usr/local/bin/polycast key new /root/other.key")
-    wrong = machine.run(*[word.replace("/etc/polycast/cluster.key", "/root/other.key") for word in other], is_checked=False)
+    machine.run("sh", "-c", "/usr/local/bin/polycast key new /opt/other.key")
+    wrong = machine.run(*[word.replace("/etc/polycast/cluster.key", "/opt/other.key") for word in other], is_checked=False)
     assert wrong.returncode == 1 and "is another key" in wrong.stderr, wrong.stderr
 
 
