@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::cluster::{Cluster, Daemon, socket};
+use common::cluster::{Cluster, Daemon, OWN_PORT, socket};
 use common::{command, end, noise};
 use polycast_testing::{Need, needs, until};
 use serde_json::Value;
@@ -48,7 +48,7 @@ impl World {
         let (folder, socket) = (self.folder(store), socket(&self.cluster.place, "b"));
         let manager = self.cluster.managers[0].address();
         let own = ["agent", "--manager", manager, "--name", "b", "--interface", "lo", "--socket", &socket];
-        let agent = command(&[&own[..], &["--store", folder.to_str().unwrap()]].concat());
+        let agent = command(&[&own[..], OWN_PORT, &["--store", folder.to_str().unwrap()]].concat());
         let mut around = Command::new("strace");
         let daemon = if watched.is_empty() {
             Daemon::begin(agent)

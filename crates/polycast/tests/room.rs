@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::cluster::{Cluster, Daemon, socket};
+use common::cluster::{Cluster, Daemon, OWN_PORT, socket};
 use common::{command, end, noise};
 use polycast_testing::{Need, needs, until};
 use rustix::process::Signal;
@@ -28,7 +28,7 @@ impl Small {
         fs::create_dir(&store).unwrap();
         let manager = cluster.managers[0].address();
         let own = ["agent", "--manager", manager, "--name", "b", "--interface", "lo", "--socket", &socket];
-        let agent = command(&[&own[..], &["--store", &store]].concat());
+        let agent = command(&[&own[..], OWN_PORT, &["--store", &store]].concat());
         let mut within = Command::new("unshare");
         let mount = "mount -t tmpfs -o size=24m,mode=700 small \"$1\"; shift; exec \"$@\"";
         within.args(["--mount", "--propagation", "private", "sh", "-ec", mount, "sh", &store]);

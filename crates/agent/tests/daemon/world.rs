@@ -344,6 +344,8 @@ impl World {
             manager: self.manager.to_string(),
             name: Some(name.into()),
             interface: Some("127.0.0.1".into()),
+            // The usual port of one that ends is soon another test's agent, perhaps one of the same name.
+            control_port: Some(0),
             store: Some(self.folder.path().join(name)),
             socket: Some(self.folder.path().join(format!("{name}.sock"))),
             ..AgentConfig::default()

@@ -279,9 +279,9 @@ pub(crate) struct AgentArgs {
     pub name: Option<String>,
     #[command(flatten)]
     pub network: NetworkArgs,
-    /// TCP port for everything that other agents ask of this one [default: 7401, or where that is taken
-    /// another one]
-    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u16).range(1..))]
+    /// TCP port for everything that other agents ask of this one; 0 lets the system choose [default: 7401, or
+    /// where that is taken another one]
+    #[arg(long, value_name = "P")]
     pub port: Option<u16>,
     #[command(flatten)]
     pub identity: IdentityArgs,

@@ -18,6 +18,10 @@ const PATIENT: [(&str, &str); 2] = [("silence-ms", "60000"), ("lease-ms", "60000
 /// Time that requested objects wait, which by default follows from that, unless it is set.
 const SETTLES: &str = "\n[objects]\nsettle-ms = 4000\n";
 
+/// Words by which an agent listens where no other one has listened or will: the usual port of one that ends is
+/// taken by another test's agent, perhaps one of the same name, and is called there by those that wait for it.
+pub(crate) const OWN_PORT: &[&str] = &["--port", "0"];
+
 /// A daemon that ends with the test.
 pub(crate) struct Daemon {
     child: Child,
@@ -80,7 +84,8 @@ impl Daemon {
     pub(crate) fn agent_with(place: &Place, manager: &str, name: &str, more: &[&str]) -> Self {
         let (store, socket) = (place.path(&format!("store-{name}")), socket(place, name));
         let local = ["--interface", "lo", "--store", &store, "--socket", &socket];
-        Self::start(&[&["agent", "--manager", manager, "--name", name], &local[..], more].concat())
+        let port: &[&str] = if more.contains(&"--port") { &[] } else { OWN_PORT };
+        Self::start(&[&["agent", "--manager", manager, "--name", name], &local[..], port, more].concat())
     }
 
     /// Returns the address that a manager listens on.
