@@ -13,7 +13,7 @@ use polycast_protocol::leases::{
 };
 use polycast_protocol::pull::route_of;
 use polycast_protocol::stream::{StreamRefusal, StreamWord};
-use polycast_types::{Duration, Handle, Printable, Rate};
+use polycast_types::{Duration, Handle, ObjectId, Printable, Rate};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
@@ -33,6 +33,10 @@ fn invalid(message: impl Into<String>) -> Refusal {
 pub(crate) fn agent(agent: Option<api::AgentId>) -> Result<AgentKey, Refusal> {
     let agent = agent.ok_or_else(|| invalid("the request does not say which agent it is from"))?;
     Ok(AgentKey { name: agent.name, incarnation: agent.incarnation })
+}
+
+pub(crate) fn object_ref(object: ObjectId) -> api::ObjectRef {
+    api::ObjectRef { app_id: object.app.0.to_vec(), data_id: object.data.0 }
 }
 
 /// Refuses a name that is too long, before it is written anywhere.
@@ -465,6 +469,7 @@ pub(crate) fn denial(denial: &Denial) -> Refusal {
         Denial::NoReceivers | Denial::NobodyElse => Kind::NoReceivers,
         Denial::Sizes { .. } | Denial::RequestTaken(_) => Kind::Invalid,
         Denial::QueueFull(_) | Denial::AgentQueueFull(_) => Kind::Full,
+        Denial::Draining(_) => Kind::Denied,
         Denial::NotHeld(_) => Kind::RequestUnknown,
         Denial::NotReceiver(_) => Kind::ReceiverUnknown,
         Denial::AlreadyReceiver(_) => Kind::ReceiverTwice,

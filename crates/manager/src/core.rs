@@ -23,7 +23,7 @@ pub(crate) use around::Around;
 pub(crate) use fail_over::Commit;
 pub(crate) use obey::part_words;
 pub(crate) use seats::Seat;
-pub(crate) use snapshot::{LeaseSnapshot, NetworkSnapshot, PendingSnapshot, Snapshot};
+pub(crate) use snapshot::{DrainedHost, LeaseSnapshot, NetworkSnapshot, PendingSnapshot, Snapshot};
 
 use crate::config::ManagerConfig;
 use crate::devices::{DeviceId, Devices, News};
@@ -59,6 +59,15 @@ pub(crate) struct Core {
     inner: Mutex<Inner>,
     changed: Notify,
     stopped: watch::Sender<bool>,
+}
+
+/// Things that an operator takes out of use by name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Drainable {
+    /// Part of the network.
+    Part(PartName),
+    /// Host, by the name of its agent.
+    Host(String),
 }
 
 /// State behind the lock.
@@ -200,21 +209,23 @@ impl Core {
         self.with(Inner::enforce);
     }
 
-    /// Takes a part of the network out of use, or back. Answers when that is written: the next leader goes by
-    /// it, too.
+    /// Takes a part of the network or a host out of use, or back. Answers when that is written: the next
+    /// leader goes by it, too.
     ///
     /// # Errors
-    /// There is no such part; or the manager has ended before that was written.
-    pub(crate) async fn drain(&self, part: PartName, is_out: bool) -> Result<Drained, Refusal> {
+    /// There is no such part or host; or the manager has ended before that was written.
+    pub(crate) async fn drain(&self, what: &Drainable, is_out: bool) -> Result<Drained, Refusal> {
         let (call, answer) = oneshot::channel();
         self.with(|inner| {
-            let (done, heard) = (if is_out { "taken out" } else { "taken back" }, std::time::Instant::now());
-            inner.networks.failure = Some((format!("an operator has {done} {part}"), heard));
-            inner.apply(Input::Drain { part, is_out });
-            inner.networks.failure = None;
-            inner.keep_standing();
+            match what {
+                Drainable::Part(part) => inner.drain_part(*part, is_out),
+                Drainable::Host(name) => {
+                    inner.apply(Input::DrainHost { name: name.clone(), is_out });
+                    inner.tell_drained();
+                }
+            }
             let Some(Answer::Drained(answer)) = inner.answer.take() else {
-                unreachable!("every part that is named is answered for at once")
+                unreachable!("all that is named is answered for at once")
             };
             inner.answer_drain(call, answer);
         });
@@ -222,7 +233,12 @@ impl Core {
             let message = "the manager stopped leading before the change was written: run the command again";
             Refusal::new(Kind::ManagerUnreachable, message)
         };
-        answer.await.map_err(unwritten)?.map_err(|reason| Refusal::new(Kind::Invalid, reason))
+        // All that a host can lack is that there is one.
+        let kind = match what {
+            Drainable::Part(_) => Kind::Invalid,
+            Drainable::Host(_) => Kind::ReceiverUnknown,
+        };
+        answer.await.map_err(unwritten)?.map_err(|reason| Refusal::new(kind, reason))
     }
 
     /// The state at this moment.
@@ -332,6 +348,14 @@ impl Inner {
         self.networks
             .next_look()
             .map_or(wait, |at| wait.min(at.saturating_duration_since(std::time::Instant::now())))
+    }
+
+    fn drain_part(&mut self, part: PartName, is_out: bool) {
+        let (done, heard) = (if is_out { "taken out" } else { "taken back" }, std::time::Instant::now());
+        self.networks.failure = Some((format!("an operator has {done} {part}"), heard));
+        self.apply(Input::Drain { part, is_out });
+        self.networks.failure = None;
+        self.keep_standing();
     }
 
     /// Hands something to the machine, and does what follows from it.

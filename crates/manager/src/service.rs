@@ -3,7 +3,9 @@
 use crate::authority::{Authority, RENEW_AFTER};
 use crate::config::ManagerConfig;
 use crate::convert;
-use crate::core::{Around, Core, LeaseSnapshot, NetworkSnapshot, PendingSnapshot, Seat};
+use crate::core::{
+    Around, Core, Drainable, DrainedHost, LeaseSnapshot, NetworkSnapshot, PendingSnapshot, Seat,
+};
 use crate::door::Guest;
 use crate::guard::{Guard, Refused};
 use crate::leader::Role;
@@ -15,7 +17,8 @@ use polycast_api::manager::{
     StatusResponse, StreamStatus,
 };
 use polycast_net::tls::{Claim, NoToken, PeerNames, SealError, Security, Shown, ShownToken};
-use polycast_planning::{PartName, PartNameError, PlanId};
+use polycast_planning::{PartNameError, PlanId};
+use polycast_protocol::directory::OnlyThere;
 use polycast_protocol::leases::Suspect;
 use polycast_protocol::stream::StreamView;
 use polycast_types::{Duration, Printable};
@@ -29,6 +32,9 @@ use tonic::{Request, Response, Status, Streaming};
 /// Messages that may wait for a session's connection. An agent that does not read its answers loses its
 /// session.
 const MESSAGES_MAX: usize = 4_096;
+
+/// So many objects, or topics, are named that only one drained host has.
+const ONLY_THERE_MAX: usize = 1_024;
 
 /// Interval at which the service checks whether an agent's certificate has been revoked.
 const REVOKED_LOOK: std::time::Duration = std::time::Duration::from_secs(1);
@@ -151,12 +157,24 @@ impl Manager for Service {
         }
         let api::DrainRequest { protocol_version, part, back } = request.into_inner();
         check_version(protocol_version)?;
-        let invalid = |error: PartNameError| Refusal::new(Kind::Invalid, error.to_string());
-        let part: PartName = part.parse().map_err(invalid)?;
-        let done = self.core()?.drain(part, !back).await?;
+        let (what, no_part) = match part.parse() {
+            Ok(part) => (Drainable::Part(part), None),
+            Err(error) => (Drainable::Host(part.clone()), Some::<PartNameError>(error)),
+        };
+        let done = self.core()?.drain(&what, !back).await.map_err(|refusal| match &no_part {
+            // What was meant is not known.
+            Some(error) if refusal.kind == Kind::ReceiverUnknown => {
+                Refusal::new(refusal.kind, format!("{}, and {error}", refusal.message))
+            }
+            _ => refusal,
+        })?;
         let count = |paths: usize| u32::try_from(paths).unwrap_or(u32::MAX);
+        let part = match what {
+            Drainable::Part(part) => part.to_string(),
+            Drainable::Host(name) => name,
+        };
         Ok(Response::new(api::DrainResponse {
-            part: part.to_string(),
+            part,
             changed: done.is_new,
             moved: count(done.moved),
             ended: count(done.ended),
@@ -198,6 +216,7 @@ impl Manager for Service {
             circuits: circuits(&snapshot.network),
             splitters: splitters(&snapshot.network),
             dark: snapshot.network.dark,
+            drained_hosts: snapshot.drained.into_iter().map(drained_host).collect(),
             drained: snapshot.network.drained.iter().map(ToString::to_string).collect(),
             suspected: snapshot.network.suspected.into_iter().map(suspect_status).collect(),
             lost: snapshot
@@ -238,6 +257,17 @@ fn splitters(network: &NetworkSnapshot) -> Vec<api::SplitterStatus> {
         response_id: plan.map(|plan| plan.0),
     };
     network.splitters.iter().map(splitter).collect()
+}
+
+fn drained_host(host: DrainedHost) -> api::DrainedHost {
+    let OnlyThere { objects, topics } = host.only_there;
+    api::DrainedHost {
+        name: host.name,
+        transfers: u32::try_from(host.transfers).unwrap_or(u32::MAX),
+        objects_count: objects.len() as u64,
+        objects: objects.into_iter().take(ONLY_THERE_MAX).map(convert::object_ref).collect(),
+        topics: topics.into_iter().take(ONLY_THERE_MAX).collect(),
+    }
 }
 
 fn suspect_status((suspect, rests): (Suspect, Duration)) -> api::SuspectStatus {

@@ -25,7 +25,7 @@ pub enum PartName {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "'{0}' is no part: write port:4 for a port of the circuit switch, splitter:0, tor:3 for the switch of a rack, or ocs for \
-     the circuit switch; a machine is taken out by ending its agent"
+     the circuit switch; a host is drained by the name of its agent"
 )]
 pub struct PartNameError(pub String);
 

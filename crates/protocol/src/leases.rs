@@ -19,6 +19,7 @@ mod check;
 mod claims;
 mod early;
 mod gone;
+mod hosts;
 mod members;
 mod parts;
 mod set_up;
@@ -298,6 +299,10 @@ impl Leases {
             Input::Drain { part, is_out } => {
                 let result = self.drain(part, is_out);
                 self.outputs.push_back(Output::Drained { part, result });
+            }
+            Input::DrainHost { name, is_out } => {
+                let result = self.drain_host(&name, is_out);
+                self.outputs.push_back(Output::DrainedHost { name, result });
             }
         }
         if cfg!(debug_assertions) {
@@ -607,6 +612,7 @@ impl Leases {
             Receivers::All => self.members.all_but(now, source)?,
             Receivers::Named(names) => self.members.group(source, names)?,
         };
+        let (group, missed) = self.spare_drained(request, (group, missed))?;
         if let Some(name) = request.wish.fabric.filter(|name| !self.fabrics.has(*name)) {
             return Err(self.refused(self.fabrics.no_fabric(name)));
         }

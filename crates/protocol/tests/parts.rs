@@ -540,7 +540,11 @@ fn a_path_with_a_part_that_rests_goes_on_as_it_is() {
         is_resting: true,
         why: "no light".into(),
     };
-    records.push(Record::Parts { drained: Vec::new(), suspects: held.map(suspect).collect() });
+    records.push(Record::Parts {
+        drained: Vec::new(),
+        suspects: held.map(suspect).collect(),
+        hosts: BTreeSet::new(),
+    });
     let mut after = empty_manager();
     assert_eq!(after.restore(seconds(3), records), []);
     let request = agent(0).request(7);

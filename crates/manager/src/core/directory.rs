@@ -4,6 +4,7 @@
 use super::Inner;
 use super::obey::Message;
 use crate::config::ManagerConfig;
+use crate::convert;
 use polycast_api::convert::{app_id, object_id};
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager::{self as api, directory_news::News, directory_word::Word};
@@ -39,7 +40,7 @@ fn object(object: Option<api::ObjectRef>) -> Result<ObjectId, Refusal> {
 }
 
 fn object_ref(object: ObjectId) -> Option<api::ObjectRef> {
-    Some(api::ObjectRef { app_id: object.app.0.to_vec(), data_id: object.data.0 })
+    Some(convert::object_ref(object))
 }
 
 fn version(version: Option<api::TopicVersion>) -> Result<Version, Refusal> {
@@ -145,6 +146,7 @@ fn wish_refusal(why: &WishRefusal) -> Refusal {
         WishRefusal::Origin(_) => Kind::OriginFailed,
         WishRefusal::Failed(_) => Kind::TransferFailed,
         WishRefusal::Full(_) => Kind::Full,
+        WishRefusal::Draining(_) => Kind::Denied,
     };
     Refusal::new(kind, why.to_string())
 }
@@ -224,6 +226,14 @@ impl Inner {
         let (agent, news) = news(output);
         tracing::debug!(agent = %agent.name, ?news, "objects");
         self.tell(&agent, Message::Directory(api::DirectoryNews { news: Some(news) }));
+    }
+
+    /// The directory goes by the hosts that are drained now.
+    pub(super) fn tell_drained(&mut self) {
+        let now = self.now();
+        let hosts = self.machine.drained_hosts().into_iter().map(|(name, _)| name.to_string()).collect();
+        self.directory.handle(now, DirectoryInput::Drained { hosts });
+        self.drain();
     }
 
     /// An agent has left or died.

@@ -139,6 +139,7 @@ impl Inner {
         if in_doubt {
             self.machine.await_holders(now);
         }
+        self.tell_drained();
         self.name_dropped(config);
         // Devices hold most of this already. What one of them has lost is noticed as with a new path.
         for lease in self.machine.leases() {

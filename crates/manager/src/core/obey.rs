@@ -11,6 +11,7 @@ use polycast_planning::{DeviceCommand, Failure, HostId, PartName, Plan, PlanId};
 use polycast_protocol::leases::{
     Denial, Drained, Grant, JoinRefusal, NotMember, Output, PathState, ReleaseReason, RequestKey, Suspect,
 };
+use polycast_types::Printable;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -124,6 +125,13 @@ impl Inner {
                         tracing::info!(%part, moved = done.moved, ended = done.ended, "drained or taken back")
                     }
                     Err(reason) => tracing::info!(%part, reason, "cannot be drained"),
+                }
+                self.answer = Some(Answer::Drained(result));
+            }
+            Output::DrainedHost { name, result } => {
+                match &result {
+                    Ok(_) => tracing::info!(host = %Printable(&name), "drained or taken back"),
+                    Err(reason) => tracing::info!(reason, "cannot be drained"),
                 }
                 self.answer = Some(Answer::Drained(result));
             }

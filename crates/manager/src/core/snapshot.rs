@@ -3,6 +3,7 @@
 use super::Inner;
 use polycast_api::manager::NodeReport;
 use polycast_planning::{DeviceCommand, FabricName, PartName, PlanId};
+use polycast_protocol::directory::OnlyThere;
 use polycast_protocol::leases::{Grant, Member, RequestKey, Suspect, Unreachable, Wait};
 use polycast_protocol::stream::StreamView;
 use polycast_types::{Duration, ObjectId, Time};
@@ -21,6 +22,8 @@ pub(crate) struct Snapshot {
     pub leases: Vec<LeaseSnapshot>,
     pub pending: Vec<PendingSnapshot>,
     pub streams: Vec<StreamView>,
+    /// Hosts that are drained.
+    pub drained: Vec<DrainedHost>,
     pub fabrics: Vec<FabricName>,
     pub network: NetworkSnapshot,
     pub scheduler: &'static str,
@@ -40,6 +43,15 @@ pub(crate) struct NetworkSnapshot {
     pub drained: Vec<PartName>,
     /// Each with how long it still rests.
     pub suspected: Vec<(Suspect, Duration)>,
+}
+
+/// A host that is drained, at one moment.
+#[derive(Debug)]
+pub(crate) struct DrainedHost {
+    pub name: String,
+    /// Number of paths to it or from it, and of requests that wait for one.
+    pub transfers: usize,
+    pub only_there: OnlyThere,
 }
 
 /// A lease at one moment.
@@ -131,6 +143,16 @@ impl Inner {
                 })
                 .collect(),
             streams: self.streams.streams().collect(),
+            drained: self
+                .machine
+                .drained_hosts()
+                .into_iter()
+                .map(|(name, transfers)| DrainedHost {
+                    name: name.to_string(),
+                    transfers,
+                    only_there: self.directory.only_at(name),
+                })
+                .collect(),
             fabrics: self.machine.fabrics().collect(),
             network: self.network_snapshot(now),
             scheduler: self.machine.scheduler(),

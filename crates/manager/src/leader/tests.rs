@@ -10,7 +10,7 @@
 use super::{LOOK, LOOK_FOR_ROOM, Role, SAY_AGAIN, Trouble, compete};
 use crate::config::ManagerConfig;
 use crate::convert;
-use crate::core::{Around, Core, Seat};
+use crate::core::{Around, Core, Drainable, Seat};
 use crate::devices::{Device, DeviceId, Job, News};
 use crate::fabrics::{self, Hosts};
 use crate::store::pretended::{Link, Server};
@@ -776,18 +776,20 @@ async fn a_drain_that_is_not_written_fails() {
     for is_out in [true, false] {
         let core = leading(&mut role).await;
         node.link.set_cut(true);
-        let refused = tokio::time::timeout(Duration::from_secs(30), core.drain(part, is_out)).await;
+        let splitter = Drainable::Part(part);
+        let refused = tokio::time::timeout(Duration::from_secs(30), core.drain(&splitter, is_out)).await;
         let refused = refused.expect("it is answered when the manager leads no more").unwrap_err();
         assert_eq!(refused.kind, Kind::ManagerUnreachable, "{refused}");
         node.link.set_cut(false);
         let core = leading(&mut role).await;
         let is_there = || core.snapshot().network.drained.contains(&part);
         assert_eq!(is_there(), !is_out, "nothing of it was written");
-        assert!(core.drain(part, is_out).await.unwrap().is_new);
-        assert!(!core.drain(part, is_out).await.unwrap().is_new, "that is answered as well");
+        assert!(core.drain(&splitter, is_out).await.unwrap().is_new);
+        assert!(!core.drain(&splitter, is_out).await.unwrap().is_new, "that is answered as well");
         let parts = world.server.keys("/polycast/state/parts");
         assert_eq!((is_there(), parts.len()), (is_out, usize::from(is_out)), "it is written");
-        let unknown = core.drain("splitter:9".parse().unwrap(), is_out).await.unwrap_err();
+        let unknown = Drainable::Part("splitter:9".parse().unwrap());
+        let unknown = core.drain(&unknown, is_out).await.unwrap_err();
         assert_eq!(unknown.kind, Kind::Invalid, "{unknown}");
     }
     node.task.unwrap().abort();

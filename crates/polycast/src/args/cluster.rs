@@ -76,12 +76,13 @@ pub(crate) enum Command {
     /// List the machines of the cluster: state, version, store, objects and transfers
     #[command(after_long_help = help::NODES_MORE)]
     Nodes(LocalArgs),
-    /// Take a part of the network out of use: a port or splitter of the circuit switch, the switch of a rack
+    /// Take a host out of use, or a part of the network: a port or splitter of the circuit switch, a rack's
+    /// switch
     #[command(long_about = help::DRAIN, after_long_help = help::DRAIN_MORE)]
     Drain(DrainArgs),
-    /// Use a part of the network again that was taken out, or that rests because it is suspected to be dead
+    /// Use a host or a part of the network again that was taken out, or a part that is suspected to be dead
     #[command(after_long_help = help::UNDRAIN_MORE)]
-    Undrain(DrainArgs),
+    Undrain(UndrainArgs),
 }
 
 /// The tokens of a manager, and what it has written down.
@@ -446,11 +447,29 @@ pub(crate) struct StatusArgs {
     pub local: LocalArgs,
 }
 
-/// `polycast drain` and `polycast undrain`
+/// `polycast drain`
 #[derive(clap::Args, Debug)]
 pub(crate) struct DrainArgs {
-    /// port:4 (of the circuit switch, from 1), splitter:0, tor:3 (the switch of a rack, from 0), or ocs
-    #[arg(value_name = "PART")]
+    /// A host, by its agent's name, or port:4 (of the circuit switch, from 1), splitter:0, tor:3 (the switch
+    /// of a rack, from 0), or ocs
+    #[arg(value_name = "HOST|PART")]
+    pub part: String,
+    /// Bring it back, like 'polycast undrain'
+    #[arg(long, conflicts_with = "wait")]
+    pub undo: bool,
+    /// Wait until no transfer of the host waits or runs
+    #[arg(long)]
+    pub wait: bool,
+    #[command(flatten)]
+    pub local: LocalArgs,
+}
+
+/// `polycast undrain`
+#[derive(clap::Args, Debug)]
+pub(crate) struct UndrainArgs {
+    /// A host, by its agent's name, or port:4 (of the circuit switch, from 1), splitter:0, tor:3 (the switch
+    /// of a rack, from 0), or ocs
+    #[arg(value_name = "HOST|PART")]
     pub part: String,
     #[command(flatten)]
     pub local: LocalArgs,

@@ -372,17 +372,23 @@ Examples:
   polycast nodes --json
 
 A machine is ready, silent (its heartbeats are late), unreachable (another agent cannot reach it, although the manager hears it) or lost (its agent \
-has ended without a word and has not come back).";
+has ended without a word and has not come back). One that is drained is draining while something runs there, and drained then.";
 
 pub(crate) const DRAIN: &str = "\
-Take a part of the network out of use until 'polycast undrain' takes it back.
+Take a host or a part of the network out of use until 'polycast undrain' takes it back.
 
-Transfers whose paths need it move to other paths, or go on over TCP where there is none. Nothing is lent over it after \
+A host that is drained gets no new transfers: a send that names it fails at once, and one to all goes to the others. What \
+waits or runs there ends as it would, and others still get from it what only it has. Objects and topics that would be lost \
+with it are named. It stays drained when its agent begins anew, and with etcd at the next manager.
+
+Of a part of the network: transfers whose paths need it move to other paths, or go on over TCP where there is none. Nothing is lent over it after \
 that, by this manager or the next. A port is one of the circuit switch, and counts from 1; splitters and racks count from 0. \
 In a Shufflecast the switch of a rack and its splitter are one.";
 
 pub(crate) const DRAIN_MORE: &str = "\
 Examples:
+  polycast drain gpu3 --wait             (until nothing runs there)
+  polycast drain gpu3 --undo
   polycast drain splitter:0
   polycast drain port:4
   polycast drain tor:3
@@ -391,6 +397,7 @@ Examples:
 
 pub(crate) const UNDRAIN_MORE: &str = "\
 Examples:
+  polycast undrain gpu3
   polycast undrain splitter:0
   polycast status --manager          (what is drained, what is suspected)";
 

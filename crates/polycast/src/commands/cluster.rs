@@ -4,6 +4,7 @@ mod audit;
 mod away;
 mod bytes;
 mod coming;
+mod drain;
 mod fetch;
 mod forwarder;
 pub(crate) mod hf;
@@ -169,8 +170,8 @@ pub(super) fn run(command: &Command, format: Format) -> Result<Exit, Failure> {
         Command::Status(args) => status::run(&args.local, format),
         Command::Transfers(args) => transfers::run(args, format),
         Command::Nodes(args) => nodes::run(args, format),
-        Command::Drain(args) => manager_status::drain(args, false, format),
-        Command::Undrain(args) => manager_status::drain(args, true, format),
+        Command::Drain(args) => drain::drain(args, format),
+        Command::Undrain(args) => drain::undrain(args, format),
     }
 }
 

@@ -11,6 +11,7 @@
 //! different ones, `topics` what is published.
 
 mod check;
+mod drained;
 mod editions;
 mod objects;
 #[cfg(test)]
@@ -18,6 +19,7 @@ mod tests;
 mod topics;
 mod words;
 
+pub use drained::OnlyThere;
 pub use words::{
     DirectoryConfig, DirectoryInput, DirectoryOutput, Missed, Root, TopicRefusal, Version, Wish, WishRefusal,
 };
@@ -77,6 +79,8 @@ pub struct Directory {
     untold: BTreeMap<AgentKey, Time>,
     /// Objects that no agent is told to get before they have.
     held_back: BTreeSet<ObjectId>,
+    /// Names of the hosts that are drained.
+    drained: BTreeSet<String>,
     last_serve: u64,
     last_wish: u64,
     holds: usize,
@@ -101,6 +105,7 @@ impl Directory {
             serves: BTreeMap::new(),
             untold: BTreeMap::new(),
             held_back: BTreeSet::new(),
+            drained: BTreeSet::new(),
             last_serve: first,
             last_wish: 0,
             holds: 0,
@@ -131,6 +136,7 @@ impl Directory {
                     member.stale_serves.retain(|serve| !serves.contains(serve));
                 }
             }
+            DirectoryInput::Drained { hosts } => self.drain(now, hosts),
             DirectoryInput::Served { agent, serve, outcomes } => self.served(now, &agent, serve, outcomes),
             DirectoryInput::Subscribe { agent, app, topic } => self.subscribe(now, agent, app, topic),
             DirectoryInput::Unsubscribe { agent, topic } => self.unsubscribe(now, &agent, &topic),

@@ -412,7 +412,13 @@ impl Directory {
         let mut wanting: Vec<(u64, AgentKey)> =
             entry.wants.iter().filter(waiting).map(|(agent, want)| (want.number, agent.clone())).collect();
         wanting.sort();
-        let wanting: Vec<AgentKey> = wanting.into_iter().map(|(_, agent)| agent).collect();
+        let wanting = wanting.into_iter().map(|(_, agent)| agent);
+        let (drained, wanting): (Vec<AgentKey>, Vec<AgentKey>) =
+            wanting.partition(|agent| self.drained.contains(&agent.name));
+        for agent in drained {
+            self.deny(now, &agent, object, &WishRefusal::Draining(agent.name.clone()));
+        }
+        let Some(entry) = self.entries.get(&object) else { return };
         if wanting.is_empty() {
             return;
         }
@@ -447,8 +453,16 @@ impl Directory {
             wants.filter(|want| want.passed.contains(holder)).count()
         };
         let all_serves = |holder: &AgentKey| self.serves.values().filter(|s| s.holder == *holder).count();
+        let drained = |holder: &AgentKey| self.drained.contains(&holder.name);
         let best = entry.copies.holders().min_by_key(|holder| {
-            (tried(holder), passed(holder), running(holder), all_serves(holder), (*holder).clone())
+            (
+                tried(holder),
+                drained(holder),
+                passed(holder),
+                running(holder),
+                all_serves(holder),
+                (*holder).clone(),
+            )
         });
         let Some(holder) = best.cloned() else { return };
         // Each has a number of its own: of those whose word was lost, the holder does not know the number.

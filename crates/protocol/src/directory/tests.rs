@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use polycast_types::{AppId, DataId, Duration};
 use proptest::prelude::*;
 
+mod draining;
 mod passing;
 
 fn agent(number: u64) -> AgentKey {
@@ -263,7 +264,7 @@ fn names_of_topics_are_short_and_without_spaces() {
 
 fn word() -> impl Strategy<Value = DirectoryInput> {
     let (who, what) = (0u64..5, 0u64..3);
-    (0u8..13, who, what, 0u64..4, any::<(bool, bool, bool)>()).prop_map(|(kind, who, what, number, bits)| {
+    (0u8..14, who, what, 0u64..4, any::<(bool, bool, bool)>()).prop_map(|(kind, who, what, number, bits)| {
         let (agent, object) = (agent(who), object(what));
         let (app, topic) = (AppId::default(), format!("t{}", number % 2));
         let version = Version { number: number + 1, object };
@@ -280,6 +281,10 @@ fn word() -> impl Strategy<Value = DirectoryInput> {
             8 => DirectoryInput::Unwant { agent, object },
             9 => DirectoryInput::FillFailed { agent, object, reason: "no".into() },
             12 => DirectoryInput::Unserved { agent, object, waits: bits.0 },
+            13 => {
+                let hosts = [(bits.0, who), (bits.1, number)].into_iter().filter(|(is_out, _)| *is_out);
+                DirectoryInput::Drained { hosts: hosts.map(|(_, host)| format!("h{host}")).collect() }
+            }
             10 if bits.2 => DirectoryInput::Unsubscribe { agent, topic },
             10 => DirectoryInput::Subscribe { agent, app, topic },
             _ => {

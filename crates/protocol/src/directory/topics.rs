@@ -95,7 +95,7 @@ impl Directory {
     }
 
     /// Sees to it that a subscriber gets what the topic has, and is told.
-    fn stage_at(&mut self, now: Time, agent: &AgentKey, topic: &str) {
+    pub(super) fn stage_at(&mut self, now: Time, agent: &AgentKey, topic: &str) {
         let Some(found) = self.topics.get_mut(topic) else { return };
         let staged = found.staging.as_ref().map(|staging| staging.version.clone());
         let committed = found.committed.clone();

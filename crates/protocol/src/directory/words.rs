@@ -1,6 +1,7 @@
 //! Inputs of a directory, and the messages that it sends.
 
 use crate::leases::AgentKey;
+use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
 use polycast_types::{AppId, Duration, ObjectId};
@@ -151,6 +152,11 @@ pub enum DirectoryInput {
         /// The numbers of the serves.
         serves: Vec<u64>,
     },
+    /// The hosts that are drained, all of them: they get nothing new, and send only what no other can.
+    Drained {
+        /// Names of their agents.
+        hosts: BTreeSet<String>,
+    },
     /// Results of a serve for some of its receivers.
     Served {
         /// The agent that served.
@@ -284,6 +290,9 @@ pub enum WishRefusal {
     /// It was sent, and did not arrive.
     #[error("it could not be received: {0}")]
     Failed(String),
+    /// Its host gets nothing new.
+    #[error("{0} is being drained: polycast drain {0} --undo brings it back")]
+    Draining(String),
     /// There are too many wishes.
     #[error("the manager has {0} wishes for objects already, which is its limit")]
     Full(usize),

@@ -94,7 +94,11 @@ impl Leases {
         add: &[String],
         remove: &[String],
     ) {
-        let result = if let Some(id) = self.by_request.get(&request).copied() {
+        let result = if !request.is_stream()
+            && let Err(denial) = self.check_drained(add)
+        {
+            Err(denial)
+        } else if let Some(id) = self.by_request.get(&request).copied() {
             self.change_lease(now, id, time, add, remove).map(Some)
         } else if let Some(id) = self.pending_by_key.get(&request).copied() {
             self.change_pending(id, time, add, remove).map(|()| None)

@@ -444,6 +444,12 @@ impl Members {
         silent.into_iter().chain(dead).min()
     }
 
+    /// Returns true if an agent of this name is here, or is remembered, or settings name it.
+    pub(super) fn has_heard_of(&self, name: &str) -> bool {
+        let remembered = self.lost.contains_key(name) || self.left.contains_key(name);
+        remembered || self.by_name.contains_key(name) || self.known.contains_key(name)
+    }
+
     pub(super) fn get(&self, name: &str) -> Option<&Member> {
         self.by_name.get(name)
     }

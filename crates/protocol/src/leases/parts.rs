@@ -27,7 +27,7 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(3_600);
 const SPLITTERS_MAX: u32 = 4_096;
 /// Maximum number of parts that are suspected at the same time.
 pub(super) const SUSPECTED_MAX: usize = 4_096;
-/// Maximum number of parts that are taken out by name.
+/// Maximum number of parts that are taken out by name, and of hosts that are drained.
 pub(super) const DRAINED_MAX: usize = 4_096;
 
 /// A part that may be dead.
@@ -64,6 +64,8 @@ pub(super) struct Fared {
 pub(super) struct Parts {
     suspects: BTreeMap<Failure, Suspect>,
     drained: BTreeSet<PartName>,
+    /// Names of the hosts that are drained.
+    pub(super) hosts: BTreeSet<String>,
     /// Earliest time when a suspect ends its rest or is forgotten.
     look_at: Option<Time>,
 }
@@ -74,7 +76,7 @@ impl Parts {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.suspects.is_empty() && self.drained.is_empty()
+        self.suspects.is_empty() && self.drained.is_empty() && self.hosts.is_empty()
     }
 
     pub(super) fn list(&self) -> (Vec<PartName>, Vec<Suspect>) {
@@ -91,6 +93,7 @@ impl Parts {
     pub(super) fn check(&self) {
         assert!(self.suspects.len() <= SUSPECTED_MAX, "{} parts are suspected", self.suspects.len());
         assert!(self.drained.len() <= DRAINED_MAX, "{} parts are taken out", self.drained.len());
+        assert!(self.hosts.len() <= DRAINED_MAX, "{} hosts are drained", self.hosts.len());
         for (what, suspect) in &self.suspects {
             assert_eq!(*what, suspect.what, "a suspect is known by its own name");
             assert!(self.look_at.is_some(), "a suspect is never looked at again");
@@ -354,7 +357,13 @@ impl Leases {
     }
 
     /// Takes over what an earlier manager has written of parts.
-    pub(super) fn restore_parts(&mut self, drained: Vec<PartName>, suspects: Vec<Suspect>) {
+    pub(super) fn restore_parts(
+        &mut self,
+        drained: Vec<PartName>,
+        suspects: Vec<Suspect>,
+        hosts: BTreeSet<String>,
+    ) {
+        self.parts.hosts = hosts.into_iter().take(DRAINED_MAX).collect();
         self.parts.drained = drained.into_iter().take(DRAINED_MAX).collect();
         for suspect in suspects.into_iter().take(SUSPECTED_MAX) {
             let what = suspect.what;

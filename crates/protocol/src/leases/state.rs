@@ -31,7 +31,7 @@ pub enum RecordKey {
     Pending(RequestId),
     /// The paths that devices hold ready for no request yet; all in one record, as there are few.
     Kept,
-    /// Parts that are out of use or suspected; all in one record too.
+    /// Parts that are out of use or suspected, and hosts that are drained; all in one record too.
     Parts,
     /// Correction factors of the fabrics' estimates; all in one record, as there are few.
     Learned,
@@ -130,12 +130,15 @@ pub enum Record {
         /// Each with the group that it serves.
         paths: Vec<(Group, Plan)>,
     },
-    /// Parts of networks that are taken out, or are suspected to be dead.
+    /// Parts of networks that are taken out, or are suspected to be dead, and hosts that are drained.
     Parts {
         /// Names of those that are taken out.
         drained: Vec<PartName>,
         /// Parts that are suspected.
         suspects: Vec<Suspect>,
+        /// Names of the hosts that are drained.
+        #[serde(default)]
+        hosts: BTreeSet<String>,
     },
     /// Correction factors of the fabrics' estimates.
     Learned {
@@ -320,7 +323,10 @@ impl Leases {
             }
             RecordKey::Parts => {
                 let (drained, suspects) = self.parts.list();
-                return (!self.parts.is_empty()).then_some(Record::Parts { drained, suspects });
+                return (!self.parts.is_empty()).then(|| {
+                    let hosts = self.parts.hosts.clone();
+                    Record::Parts { drained, suspects, hosts }
+                });
             }
             RecordKey::Learned => {
                 let fabrics: Vec<Learned> = self.fabrics.learned().copied().collect();
@@ -411,8 +417,8 @@ impl Leases {
             Record::Pending { key, object, pending, all, lease, missed } => {
                 self.take_in_pending(pending, Waiting { key, object, all, lease, missed, told: None })
             }
-            Record::Parts { drained, suspects } => {
-                self.restore_parts(drained, suspects);
+            Record::Parts { drained, suspects, hosts } => {
+                self.restore_parts(drained, suspects, hosts);
                 Ok(())
             }
             Record::Learned { fabrics } => self.fabrics.resume(now, fabrics),

@@ -166,6 +166,13 @@ pub enum Input {
         /// Set to take it out of use.
         is_out: bool,
     },
+    /// An operator drains a host, or takes it back. Answered by [`Output::DrainedHost`].
+    DrainHost {
+        /// Name of its agent.
+        name: String,
+        /// Set to drain it.
+        is_out: bool,
+    },
 }
 
 /// An agent that joins.
@@ -342,6 +349,9 @@ pub enum Denial {
     /// The only receivers, of which this is one, have not come back.
     #[error("the agent '{0}' is lost: it has ended or is cut off, and has not come back")]
     Lost(String),
+    /// A receiver gets nothing new.
+    #[error("{0} is being drained: polycast drain {0} --undo brings it back")]
+    Draining(String),
     /// A receiver is named twice.
     #[error("the receiver '{0}' is named twice")]
     NamedTwice(String),
@@ -552,6 +562,13 @@ pub enum Output {
     Drained {
         /// The part.
         part: PartName,
+        /// Result, or the reason for a refusal, in a sentence.
+        result: Result<Drained, String>,
+    },
+    /// Answer a wish to drain a host, or to take it back.
+    DrainedHost {
+        /// Name of its agent.
+        name: String,
         /// Result, or the reason for a refusal, in a sentence.
         result: Result<Drained, String>,
     },

@@ -233,6 +233,8 @@ fn input() -> impl Strategy<Value = Input> {
             };
             Input::Drain { part, is_out }
         }),
+        1 => (key(), any::<bool>())
+            .prop_map(|(agent, is_out)| Input::DrainHost { name: agent.name, is_out }),
     ]
 }
 

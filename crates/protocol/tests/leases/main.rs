@@ -4,6 +4,7 @@ mod beginnings;
 mod choosing;
 mod circuits;
 mod crowds;
+mod draining;
 mod histories;
 mod hostile;
 

@@ -1,8 +1,7 @@
-//! `polycast status --manager`, `polycast drain` and `polycast undrain`: the manager, through the local
-//! agent.
+//! `polycast status --manager`: the manager, through the local agent.
 
-use super::{connect, runtime};
-use crate::args::cluster::{DrainArgs, LocalArgs};
+use super::{connect, drain, runtime};
+use crate::args::cluster::LocalArgs;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use polycast_api::convert::object_id;
@@ -21,33 +20,7 @@ pub(super) fn run(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// `polycast drain` and `polycast undrain`
-pub(super) fn drain(args: &DrainArgs, back: bool, format: Format) -> Result<Exit, Failure> {
-    let done = runtime()?.block_on(async {
-        let asked: Result<_, Failure> = Ok(connect(&args.local).await?.drain(&args.part, back).await?);
-        asked
-    })?;
-    let document = json!({
-        "part": done.part, "drained": !back, "changed": done.changed, "moved": done.moved, "ended": done.ended,
-    });
-    let part = Printable(&done.part);
-    let text = match (back, done.changed) {
-        (true, true) => format!("{part} can be used again"),
-        (true, false) => format!("{part} was not taken out"),
-        (false, false) => format!("{part} was taken out already"),
-        (false, true) if done.moved + done.ended == 0 => {
-            format!("{part} is taken out; no transfer needed it")
-        }
-        (false, true) => {
-            let (moved, ended) = (done.moved, done.ended);
-            format!("{part} is taken out; {moved} paths have moved, {ended} have ended")
-        }
-    };
-    output::result(format, &document, &text)?;
-    Ok(Exit::Done)
-}
-
-fn object(app: &[u8], data: u64) -> String {
+pub(super) fn object(app: &[u8], data: u64) -> String {
     object_id(app, data).map_or_else(|_| data.to_string(), |id| id.to_string())
 }
 
@@ -90,6 +63,7 @@ fn document(address: &str, status: &StatusResponse) -> Value {
         })).collect()),
         "dark": status.dark,
         "drained": status.drained,
+        "drained_hosts": status.drained_hosts.iter().map(drain::host).collect::<Vec<_>>(),
         "suspected": list(status.suspected.iter().map(|suspect| json!({
             "part": suspect.part, "why": suspect.why, "times": suspect.times, "rests_ms": suspect.rests_ms,
         })).collect()),
@@ -161,6 +135,9 @@ fn text(address: &str, status: &StatusResponse) -> String {
     }
     for part in &status.drained {
         let _ = writeln!(text, "drained    {}", Printable(part));
+    }
+    for host in &status.drained_hosts {
+        let _ = writeln!(text, "drained    {}", Printable(&host.name));
     }
     for suspect in &status.suspected {
         let rest = match suspect.rests_ms {

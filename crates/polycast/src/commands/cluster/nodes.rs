@@ -1,6 +1,6 @@
 //! `polycast nodes`: the machines of the cluster, a line each.
 
-use super::{connect, runtime};
+use super::{connect, drain, runtime};
 use crate::args::cluster::LocalArgs;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
@@ -26,6 +26,8 @@ pub(super) fn run(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
 struct Node {
     agent: AgentStatus,
     state: &'static str,
+    /// State of the drain, if it is drained.
+    drain: Option<&'static str>,
 }
 
 /// All machines, by their names.
@@ -35,8 +37,12 @@ fn nodes(status: &StatusResponse) -> Vec<Node> {
         agent if agent.silent_ms > LATE_MS => "silent",
         _ => "ready",
     };
-    let here = status.agents.iter().map(|agent| Node { agent: agent.clone(), state: state(agent) });
-    let lost = status.lost.iter().map(|agent| Node { agent: agent.clone(), state: "lost" });
+    let node = |agent: &AgentStatus, state| {
+        let drain = drain::state(status, &agent.name);
+        Node { agent: agent.clone(), state: drain.filter(|_| state == "ready").unwrap_or(state), drain }
+    };
+    let here = status.agents.iter().map(|agent| node(agent, state(agent)));
+    let lost = status.lost.iter().map(|agent| node(agent, "lost"));
     let mut all: Vec<Node> = here.chain(lost).collect();
     all.sort_by(|a, b| a.agent.name.cmp(&b.agent.name));
     all
@@ -49,7 +55,7 @@ impl Node {
         let address = (!control_address.is_empty()).then_some(control_address);
         let of = |value: fn(&NodeReport) -> Value| node.as_ref().map(value);
         json!({
-            "name": name, "state": self.state, "control_address": address, "silent_ms": silent_ms,
+            "name": name, "state": self.state, "drain": self.drain, "control_address": address, "silent_ms": silent_ms,
             "unreachable_by": by, "node_version": of(|node| json!(node.version)),
             "uptime_seconds": of(|node| json!(node.uptime_seconds)),
             "store_used_bytes": of(|node| json!(node.store_used_bytes)),
@@ -64,11 +70,14 @@ impl Node {
     fn cells(&self) -> [String; 7] {
         let AgentStatus { name, control_address, silent_ms, unreachable_by, node, .. } = &self.agent;
         let ago = || format!("{} ago", crate::report::seconds(*silent_ms as f64 / 1e3));
-        let state = match self.state {
+        let mut state = match self.state {
             "unreachable" => format!("unreachable by {}", Printable(unreachable_by)),
-            "ready" => "ready".to_string(),
-            state => format!("{state}, heard {}", ago()),
+            state @ ("silent" | "lost") => format!("{state}, heard {}", ago()),
+            state => state.to_string(),
         };
+        if let Some(drain) = self.drain.filter(|drain| *drain != self.state) {
+            state = format!("{state}, {drain}");
+        }
         let said = |words: fn(&NodeReport) -> String| node.as_ref().map_or_else(|| "-".to_string(), words);
         let store = said(|node| {
             // Where the store has no limit of its own, its file system has one.
@@ -114,6 +123,26 @@ fn text(nodes: &[Node]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// One that is drained says so beside what else is the matter with it.
+    #[test]
+    fn drained_machines_are_shown() {
+        let agent =
+            |name: &str, silent_ms| AgentStatus { name: name.into(), silent_ms, ..Default::default() };
+        let drained = |name: &str, transfers| polycast_api::manager::DrainedHost {
+            name: name.into(),
+            transfers,
+            ..Default::default()
+        };
+        let status = StatusResponse {
+            agents: vec![agent("a", 0), agent("b", 0), agent("c", 9_000), agent("d", 0)],
+            drained_hosts: vec![drained("a", 1), drained("b", 0), drained("c", 0)],
+            ..StatusResponse::default()
+        };
+        let nodes = nodes(&status);
+        let states: Vec<String> = nodes.iter().map(|node| node.cells()[1].clone()).collect();
+        assert_eq!(states, ["draining", "drained", "silent, heard 9.00 s ago, drained", "ready"]);
+    }
 
     #[test]
     fn each_machine_has_a_line() {

@@ -119,6 +119,7 @@ kinds!(of_leases, LEASES, leases::Input:
     leases::Input::Reached { .. } => "leases: Reached",
     leases::Input::Unlit { .. } => "leases: Unlit",
     leases::Input::Drain { .. } => "leases: Drain",
+    leases::Input::DrainHost { .. } => "leases: DrainHost",
 );
 
 kinds!(of_delivery, DELIVERY, DeliveryInput:
@@ -328,6 +329,7 @@ events! { EVENTS:
     CHOSEN_BY_TIME = "manager chooses a fabric by time",
     SLOWER_PASSED = "fabric is passed over because it is slower",
     CHOSEN_AS_LEARNED = "choice goes by what was learned",
+    DRAINED_NAMED = "request names a host that is drained",
     LEARNED_RESTORED = "leader goes on with what was learned",
     RECORD_LOST = "record of a path cannot be read",
     AGENT_CRASHES = "agent crashes",

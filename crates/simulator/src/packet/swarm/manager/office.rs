@@ -22,8 +22,8 @@ use polycast_planning::{
     DeviceCommand, Fabric, Fabrics, Failure, Fcfs, GreedyMatching, HostId, PartName, PlanId, Scheduler,
 };
 use polycast_protocol::leases::{
-    AgentKey, Input, JoinRefusal, Leases, LeasesConfig, OnDeviceFailure, Output, Record, ReleaseReason,
-    RequestKey, SessionsConfig, host_numbers,
+    AgentKey, Input, JoinRefusal, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest, Receivers,
+    Record, ReleaseReason, RequestKey, SessionsConfig, host_numbers,
 };
 use polycast_topology::Hybrid;
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
@@ -473,7 +473,7 @@ impl Office {
         }
     }
 
-    /// A path's receivers miss its light, or an operator takes a part out of use or back.
+    /// A path's receivers miss its light, or an operator takes a part or a host out of use or back.
     pub(super) fn doubt(&mut self, random: &mut Random, now: Time) {
         for at in 0..self.managers.len() {
             let Some(core) = &self.managers[at].core else { continue };
@@ -487,14 +487,15 @@ impl Office {
                 let receivers = (0..self.settings.agents as u32).filter(|_| random.one_in(2)).map(HostId);
                 Input::Unlit { plan, receivers: receivers.collect() }
             } else {
-                let number = random.below(3) as u32;
-                let part = match random.below(4) {
-                    0 => PartName::Port(number + 1),
-                    1 => PartName::Tor(number),
-                    2 => PartName::CircuitSwitch,
-                    _ => PartName::Splitter(number),
-                };
-                Input::Drain { part, is_out: random.one_in(2) }
+                let (number, kind) = (random.below(3) as u32, random.below(4));
+                let is_out = random.one_in(2);
+                match kind {
+                    0 => Input::Drain { part: PartName::Port(number + 1), is_out },
+                    1 => Input::Drain { part: PartName::Tor(number), is_out },
+                    2 if number == 0 => Input::Drain { part: PartName::CircuitSwitch, is_out },
+                    2 => Input::DrainHost { name: super::name(number as usize), is_out },
+                    _ => Input::Drain { part: PartName::Splitter(number), is_out },
+                }
             };
             self.handle(now, at, input);
         }
@@ -503,8 +504,12 @@ impl Office {
     /// Operators take back what they have taken out.
     fn take_back(&mut self, now: Time, at: usize) {
         let Some(core) = self.managers[at].core.as_ref().filter(|_| self.is_healed) else { return };
-        for part in core.leases.parts().0 {
-            self.handle(now, at, Input::Drain { part, is_out: false });
+        let hosts = core.leases.drained_hosts().into_iter().map(|(name, _)| String::from(name));
+        let parts = core.leases.parts().0.into_iter();
+        let back = parts.map(|part| Input::Drain { part, is_out: false });
+        let back = back.chain(hosts.map(|name| Input::DrainHost { name, is_out: false }));
+        for input in back.collect::<Vec<_>>() {
+            self.handle(now, at, input);
         }
     }
 
@@ -712,11 +717,36 @@ impl Office {
             let heard = core.leases.hear(now, &call.agent, call.session.number);
             heard.expect("its session was there just now");
         }
+        let mut refused = None;
         if let Input::Request(request) = &call.input {
-            self.asked.insert(request.agent.request(request.request), request.object_bytes);
+            let key = request.agent.request(request.request);
+            self.asked.insert(key.clone(), request.object_bytes);
+            let core = self.managers[at].core.as_ref();
+            refused = core.filter(|core| names_drained(&core.leases, &key, request)).map(|_| key);
         }
         self.handle(now, at, call.input);
+        if let (Some(key), Some(core)) = (refused, &self.managers[at].core) {
+            self.coverage.hit(coverage::DRAINED_NAMED);
+            if is_known(&core.leases, &key) {
+                self.breach.get_or_insert(format!("{key:?} is for a host that is drained, and was let in"));
+            }
+        }
     }
+}
+
+/// Returns true if a request waits or has its path.
+fn is_known(leases: &Leases, key: &RequestKey) -> bool {
+    leases.leases().any(|lease| lease.key == key) || leases.pending().any(|pending| pending.key == key)
+}
+
+/// Returns true if a request is new, of a whole object, and for a host that is drained.
+fn names_drained(leases: &Leases, key: &RequestKey, request: &PathRequest) -> bool {
+    let Receivers::Named(names) = &request.receivers else { return false };
+    let is_whole = request.remaining_bytes >= request.object_bytes && !key.is_stream();
+    let drained = leases.drained_hosts();
+    is_whole
+        && !is_known(leases, key)
+        && names.iter().any(|name| drained.iter().any(|(host, _)| host == name))
 }
 
 /// Checks that a core that has nothing goes on from the written records, and then knows just those.
@@ -753,6 +783,7 @@ pub(super) fn listener(output: &Output) -> Option<&AgentKey> {
         | Output::Gone { .. }
         | Output::Suspected { .. }
         | Output::Acquitted { .. }
-        | Output::Drained { .. } => None,
+        | Output::Drained { .. }
+        | Output::DrainedHost { .. } => None,
     }
 }
