@@ -213,7 +213,7 @@ impl Session {
                 self.handle(Input::Add(&name));
             }
             Change::Remove(name) => self.handle(Input::Remove(&name)),
-            Change::Fewer => self.handle(Input::Fewer),
+            Change::Fewer(name) => self.handle(Input::Fewer(&name)),
         }
     }
 

@@ -23,8 +23,8 @@ pub enum Change {
     Add(String, SocketAddr),
     /// A receiver, by name, that needs nothing any more.
     Remove(String),
-    /// One of those that are only counted will not come.
-    Fewer,
+    /// One of those that are only counted will not come, by the name that it would have come under.
+    Fewer(String),
 }
 
 /// Permission that the manager has given a transfer.

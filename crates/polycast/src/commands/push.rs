@@ -246,8 +246,8 @@ fn offer(
     if port.replace(address.port()).is_none() {
         for session in sessions.iter_mut() {
             // One that has ended without having come is not waited for.
-            let steering = Arc::clone(&steering);
-            session.begin(address, &code.code().to_string(), move || steering.change(Change::Fewer));
+            let (steering, host) = (Arc::clone(&steering), session.host.clone());
+            session.begin(address, &code.code().to_string(), move || steering.change(Change::Fewer(host)));
         }
     }
     let progress = Progress::start(&format!("waiting for {}", output::counted(sessions.len(), "host")));

@@ -143,8 +143,8 @@ pub enum Input<'a> {
     Add(&'a str),
     /// A receiver, by name, that needs nothing any more.
     Remove(&'a str),
-    /// One of those that are only counted will not come.
-    Fewer,
+    /// One of those that are only counted will not come, by the name that it would have come under.
+    Fewer(&'a str),
     /// The path cannot serve a receiver, for this reason.
     Fail {
         /// Its name.
@@ -328,6 +328,8 @@ pub struct Roster {
     config: RosterConfig,
     entries: Vec<Entry>,
     by_guest: BTreeMap<GuestId, usize>,
+    /// Names of counted receivers that are not expected any more, and whether each has given up its place.
+    not_coming: BTreeMap<String, bool>,
     outputs: VecDeque<Output>,
     born_at: Time,
     started_at: Option<Time>,
@@ -349,6 +351,7 @@ impl Roster {
         let mut roster = Roster {
             entries: Vec::new(),
             by_guest: BTreeMap::new(),
+            not_coming: BTreeMap::new(),
             outputs: VecDeque::new(),
             born_at: now,
             started_at: None,
@@ -397,7 +400,7 @@ impl Roster {
             Input::NotComing { name, why } => self.not_coming(now, name, why),
             Input::Add(name) => self.add(now, name),
             Input::Remove(name) => self.take_out(now, name),
-            Input::Fewer => self.expect_fewer(now),
+            Input::Fewer(name) => self.expect_fewer(now, name),
             Input::Fail { name, why } => self.give_up(now, name, why),
             Input::Settled { guest, failure, serves } => {
                 self.settled(now, guest, failure, serves);
@@ -506,7 +509,10 @@ impl Roster {
         let is_lost =
             |why: &Why| matches!(why, Why::WentAway | Why::Broken(_) | Why::NotReady(_) | Why::Unproven);
         let has_left = |entry: &Entry, why: &Why| matches!(why, Why::Said(_)) && entry.joins > 0;
-        let lost = |entry: &&Entry| entry.failure().is_some_and(|why| is_lost(why) || has_left(entry, why));
+        let may_come = |entry: &Entry| !self.not_coming.contains_key(&entry.name);
+        let lost = |entry: &&Entry| {
+            may_come(entry) && entry.failure().is_some_and(|why| is_lost(why) || has_left(entry, why))
+        };
         count.saturating_sub((self.entries.len() - self.entries.iter().filter(lost).count()) as u32)
     }
 
@@ -573,11 +579,12 @@ impl Roster {
                 }
             };
         }
+        // Anyone may come, under any name: the report shows it.
+        let called = Printable(hello.name).to_string();
+        self.expect_again(&called);
         if self.free_places() == 0 {
             return Err(Why::Full);
         }
-        // Anyone may come, under any name: the report shows it.
-        let called = Printable(hello.name).to_string();
         // One that comes again has its own place, and otherwise one that failed makes room.
         let failed = |entry: &Entry| !entry.takes_place();
         let own = self.entries.iter().position(|entry| failed(entry) && entry.name == called);

@@ -257,7 +257,7 @@ impl<'a> Delivering<'a> {
             Change::Add(name, _) => drop(self.removed.remove(name)),
             Change::Remove(name) => drop(self.removed.insert(name.clone())),
             // Agents are named.
-            Change::Fewer => {}
+            Change::Fewer(_) => {}
         }
         let number = self.next_change;
         self.next_change += 1;

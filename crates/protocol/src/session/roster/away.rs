@@ -4,8 +4,8 @@
 
 use super::{AWAITED_MAX, Entry, Expected, Output, Roster, Stage};
 use crate::session::{Gone, Why};
-use alloc::string::String;
-use polycast_types::{Duration, Time};
+use alloc::string::{String, ToString};
+use polycast_types::{Duration, Printable, Time};
 
 /// One that has gone is called again so long after that, and after each call in vain.
 const CALL_AGAIN_AFTER: Duration = Duration::from_millis(500);
@@ -43,14 +43,27 @@ impl Roster {
         matches!(self.config.expected, Expected::Named(_)) && !matches!(how, Gone::Foreign(_))
     }
 
-    /// One of those that are counted will not come.
-    pub(super) fn expect_fewer(&mut self, now: Time) {
-        let is_missing = self.missing() > 0;
+    /// One of those that are counted will not come, or not again. One that was here has had its place: that
+    /// is no other's. Each says so once.
+    pub(super) fn expect_fewer(&mut self, now: Time, name: &str) {
+        let name = Printable(name).to_string();
+        let was_here = self.position(&name).is_some();
+        let has_place = was_here || self.missing() > 0;
         if let Expected::Count(count) = &mut self.config.expected
-            && is_missing
+            && has_place
+            && !self.not_coming.contains_key(&name)
         {
-            *count -= 1;
+            *count -= u32::from(!was_here);
+            self.not_coming.insert(name, !was_here);
             self.next_check = Some(now);
+        }
+    }
+
+    /// One comes that was not to come: it takes none of the places that are left for the others.
+    pub(super) fn expect_again(&mut self, name: &str) {
+        let gave_place_up = self.not_coming.remove(name).unwrap_or(false);
+        if let Expected::Count(count) = &mut self.config.expected {
+            *count += u32::from(gave_place_up);
         }
     }
 

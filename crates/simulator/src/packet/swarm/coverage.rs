@@ -249,7 +249,7 @@ kinds!(of_roster, ROSTER, RosterInput<'_>:
     RosterInput::NotComing { .. } => "roster: NotComing",
     RosterInput::Add(_) => "roster: Add",
     RosterInput::Remove(_) => "roster: Remove",
-    RosterInput::Fewer => "roster: Fewer",
+    RosterInput::Fewer(_) => "roster: Fewer",
     RosterInput::Fail { .. } => "roster: Fail",
     RosterInput::Settled { .. } => "roster: Settled",
     RosterInput::Over(_) => "roster: Over",

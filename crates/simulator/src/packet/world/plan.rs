@@ -297,7 +297,7 @@ impl Cluster {
                 if self.run_mut(transfer).is_some_and(|run| run.handle == handle) {
                     let why = "its agent does not let it join".to_string();
                     let input = match self.push(transfer).config.counted {
-                        true => RosterInput::Fewer,
+                        true => RosterInput::Fewer(&name),
                         false => RosterInput::NotComing { name: &name, why },
                     };
                     self.tell_roster(net.now(), transfer, input);

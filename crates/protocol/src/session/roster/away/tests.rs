@@ -138,17 +138,58 @@ fn one_that_will_not_come_is_not_waited_for() {
         join(&mut roster, ms(0), 1, "a");
         join(&mut roster, ms(0), 2, "b");
         assert!(!outputs(&mut roster, ms(0)).contains(&Output::Start));
-        roster.handle(ms(10), Input::Fewer);
+        roster.handle(ms(10), Input::Fewer("c"));
         assert!(outputs(&mut roster, ms(10)).contains(&Output::Start));
         // All that are still expected are here: none of them loses its place.
-        roster.handle(ms(20), Input::Fewer);
+        roster.handle(ms(20), Input::Fewer("d"));
         assert_eq!((roster.missing(), roster.entries().count()), (0, 2));
 
         let mut roster = Roster::new(ms(0), config(Expected::Count(2), verdicts));
         outputs(&mut roster, ms(0));
-        roster.handle(ms(1), Input::Fewer);
+        roster.handle(ms(1), Input::Fewer("a"));
         assert!(!outputs(&mut roster, ms(1)).contains(&Output::Finished), "one may come");
-        roster.handle(ms(2), Input::Fewer);
+        roster.handle(ms(2), Input::Fewer("b"));
         assert!(outputs(&mut roster, ms(2)).contains(&Output::Finished), "none comes");
+    }
+}
+
+/// No receiver loses its place by what another one says: one that was here, and has failed or gone, says
+/// nothing of the others, nor does one that says it twice, or comes though it was not to.
+#[test]
+fn one_that_will_not_come_says_it_for_itself_alone() {
+    for verdicts in BOTH {
+        let mut roster = Roster::new(ms(0), config(Expected::Count(3), verdicts));
+        join(&mut roster, ms(0), 1, "a");
+        outputs(&mut roster, ms(0));
+        roster.handle(ms(1), Input::Fewer("a"));
+        assert_eq!(roster.missing(), 2, "it is here");
+        go(&mut roster, ms(2), 1);
+        outputs(&mut roster, ms(2));
+        roster.handle(ms(3), Input::Fewer("a"));
+        assert_eq!(roster.missing(), 2, "it was here");
+        for at in [4, 5] {
+            roster.handle(ms(at), Input::Fewer("b"));
+            assert_eq!(roster.missing(), 1);
+        }
+        // It comes all the same, and the third one has its place.
+        join(&mut roster, ms(6), 2, "b");
+        join(&mut roster, ms(6), 3, "c");
+        let said = outputs(&mut roster, ms(6));
+        assert!(said.contains(&Output::Welcome(GuestId(2))) && said.contains(&Output::Welcome(GuestId(3))));
+        assert_eq!(roster.missing(), 0);
+    }
+}
+
+/// One that has gone and will not come again is not waited for, and the others are.
+#[test]
+fn one_that_was_here_and_will_not_come_again_keeps_no_other_waiting() {
+    for verdicts in BOTH {
+        let mut roster = Roster::new(ms(0), config(Expected::Count(2), verdicts));
+        join(&mut roster, ms(0), 1, "a");
+        go(&mut roster, ms(1), 1);
+        join(&mut roster, ms(2), 2, "b");
+        assert!(!outputs(&mut roster, ms(2)).contains(&Output::Start), "it may come again");
+        roster.handle(ms(3), Input::Fewer("a"));
+        assert!(outputs(&mut roster, ms(3)).contains(&Output::Start));
     }
 }
