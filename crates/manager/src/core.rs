@@ -196,6 +196,14 @@ impl Core {
         self.with(|inner| self.end(inner));
     }
 
+    /// The same where that is not this manager's choice: agents are told why, and so are their users.
+    pub(crate) fn stop_for(&self, why: &Refusal) {
+        self.with(|inner| {
+            inner.seats.tell_all(why);
+            self.end(inner);
+        });
+    }
+
     fn end(&self, inner: &mut Inner) {
         inner.stopped = true;
         inner.seats.clear();

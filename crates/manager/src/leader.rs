@@ -14,6 +14,7 @@ mod tests;
 use crate::config::ManagerConfig;
 use crate::core::{Around, Commit, Core};
 use crate::store::{CHANGES_MAX, Etcd, Loaded, Mandate, Store, StoreError};
+use polycast_api::error::Refusal;
 use polycast_protocol::leases::RecordKey;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -215,7 +216,10 @@ async fn lead<E: Etcd>(
         error = store.forget_history() => error,
         () = core.keep_time(restored.news) => unreachable!("it does not end"),
     };
-    core.stop();
+    match &error {
+        StoreError::Superseded => core.stop(),
+        error => core.stop_for(&Refusal::no_leader(&error.to_string())),
+    }
     error
 }
 
@@ -255,17 +259,26 @@ async fn clear_away<E: Etcd>(
 async fn keep<E: Etcd>(config: &ManagerConfig, store: &Store<E>, mandate: Mandate) -> StoreError {
     let ttl = Duration::from_secs(config.etcd.ttl_s);
     let mut kept_at = Instant::now();
+    // What etcd has said last, where it has not confirmed it since.
+    let mut unkept = None;
     loop {
-        // What etcd has not confirmed in time may have ended: another manager may lead.
+        // What etcd has not confirmed in time may have ended: another manager may lead. Where it is etcd that
+        // is away none does, and users are told so.
         if kept_at.elapsed() >= ttl {
-            return StoreError::Superseded;
+            return unkept.unwrap_or(StoreError::Superseded);
         }
         tokio::time::sleep(ttl / 5).await;
         let asked_at = Instant::now();
         match store.keep_alive(mandate).await {
-            Ok(()) => kept_at = asked_at,
+            Ok(()) => (kept_at, unkept) = (asked_at, None),
             Err(StoreError::Superseded) => return StoreError::Superseded,
-            Err(error) => tracing::warn!(%error, "cannot keep leading"),
+            Err(error) => {
+                // It is asked several times until it is too late: the first time says all.
+                if unkept.is_none() {
+                    tracing::warn!(%error, "cannot keep leading");
+                }
+                unkept = Some(error);
+            }
         }
     }
 }

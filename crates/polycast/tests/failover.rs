@@ -9,10 +9,11 @@ mod etcd;
 
 use common::cluster::{Cluster, Daemon};
 use common::{Place, Ran, end};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use std::fs;
 use std::process::Child;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A cluster with three managers.
 struct Managers {
@@ -248,4 +249,53 @@ fn users_are_told_that_etcd_is_full() {
     cluster.await_answer("a", &["doctor", "--interface", "lo"], named);
     etcd::clear(&etcd);
     polycast_testing::until("a transfer", || send().status == 0);
+}
+
+/// An etcd that has ended, or hangs, is named by all who cannot do without it, from the first refusal on, and
+/// in the manager's log, but not again and again.
+#[test]
+fn users_are_told_that_etcd_is_away() {
+    const SAYS: &str = "no manager leads now: etcd: ";
+    for signal in [Signal::KILL, Signal::STOP] {
+        let place = Place::new();
+        let Some((etcd_process, etcd)) = etcd::start(&place.path("etcd")) else { return };
+        let settings = b"silence-ms = 60000\nlease-ms = 600000\n[objects]\nsettle-ms = 4000\n";
+        let config = place.file("manager.toml", settings);
+        let log = place.path("manager.log");
+        let address = format!("127.0.0.1:{}", polycast_testing::free_port());
+        let manager = ["manager", "--listen", &address, "--config", &config, "--etcd", &etcd];
+        let said = fs::File::create(&log).unwrap();
+        let manager = Daemon::begin_saying(common::command(&manager), said.into());
+        let cluster = Cluster::of(place, vec![manager], &["a", "b"]);
+        let begun = fs::read_to_string(&log).unwrap().lines().count();
+        let tell = |signal| kill_process(Pid::from_raw(etcd_process.id() as i32).unwrap(), signal).unwrap();
+        tell(signal);
+        let mut refused = 0;
+        let since = Instant::now();
+        while since.elapsed() < Duration::from_secs(12) {
+            let ran = cluster.at("a", &["status", "--manager"]);
+            if ran.status != 0 {
+                refused += 1;
+                assert!(ran.stderr.contains(SAYS), "{signal:?}, refusal {refused}: {}", ran.stderr);
+            }
+        }
+        assert!(refused > 0, "{signal:?}: it leads without etcd");
+        let lines = fs::read_to_string(&log).unwrap();
+        let lines: Vec<&str> = lines.lines().skip(begun).filter(|line| line.contains("etcd")).collect();
+        println!("{signal:?}: {refused} refusals, {lines:#?}");
+        // It cannot keep leading, leads no more, and no manager can.
+        assert!((1..=3).contains(&lines.len()), "{lines:#?}");
+        let named = |doctor: &Value| {
+            let mut checks = doctor["checks"].as_array().into_iter().flatten();
+            checks.any(|check| {
+                check["found"].as_str().is_some_and(|found| found.contains(SAYS))
+                    && check["mend"].as_str().is_some_and(|mend| mend.starts_with("make etcd"))
+            })
+        };
+        cluster.await_answer("a", &["doctor", "--interface", "lo"], named);
+        if signal == Signal::STOP {
+            tell(Signal::CONT);
+            cluster.await_status("a", |status| status["manager_connected"] == true);
+        }
+    }
 }

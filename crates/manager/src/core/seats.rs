@@ -40,6 +40,14 @@ struct Chair {
 const VERSION_MAX: usize = 64;
 
 impl Seats {
+    /// Says to all agents why their sessions end.
+    pub(super) fn tell_all(&self, why: &Refusal) {
+        for chair in self.0.values() {
+            // It finds its session ended where there is no room for this.
+            let _ = chair.outbox.try_send(Err(why.clone().into()));
+        }
+    }
+
     /// Ends all sessions.
     pub(super) fn clear(&mut self) {
         self.0.clear();

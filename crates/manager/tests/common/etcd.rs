@@ -8,6 +8,14 @@ use std::process::{Child, Command, Stdio};
 /// It ends with the test.
 pub(crate) struct Etcd(Child);
 
+impl Etcd {
+    /// The number of its process.
+    #[allow(dead_code, reason = "not each test needs it")]
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
 impl Drop for Etcd {
     fn drop(&mut self) {
         let _ = self.0.kill();
