@@ -404,6 +404,7 @@ fn sessions() -> Vec<u8> {
             address: control_address,
             control_port: 7401,
             leases: Vec::new(),
+            node: None,
         }))
     };
     let request = |request_id: u64| {

@@ -135,6 +135,7 @@ impl Shared {
             sending: count(sending),
             receiving: count(receiving),
             uptime_seconds: self.started.elapsed().as_secs(),
+            ..NodeReport::default()
         }
     }
 
@@ -278,7 +279,11 @@ impl Agent {
         }
         let sends = Arc::new(Sends::new(Arc::clone(&shared), config.sends_max));
         let (here, its_sends) = (Arc::downgrade(&shared), Arc::downgrade(&sends));
-        shared.link.account_by(move || Some(here.upgrade()?.account(its_sends.upgrade()?.count())));
+        let [rack, zone] = [&config.rack, &config.zone].map(|label| label.clone().unwrap_or_default());
+        shared.link.account_by(move || {
+            let account = here.upgrade()?.account(its_sends.upgrade()?.count());
+            Some(NodeReport { rack: rack.clone(), zone: zone.clone(), ..account })
+        });
         Ok(Agent {
             objects: Arc::new(Objects::new(Arc::clone(&shared), Arc::clone(&sends))),
             sends,

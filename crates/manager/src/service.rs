@@ -120,6 +120,7 @@ impl Manager for Service {
             return Err(Refusal::new(Kind::Invalid, "a session begins with a Join").into());
         };
         check_version(join.protocol_version)?;
+        let node = join.node.clone();
         let join = convert::join(join, from)?;
         if let Some(guest) = &guest {
             self.check_name(guest, &join.agent.name).map_err(|reason| {
@@ -144,6 +145,7 @@ impl Manager for Service {
         let joined = api::manager_message::Message::Joined(self.joined());
         let ours = outbox.downgrade();
         let seat = member.core.join(join, outbox, joined)?;
+        node.into_iter().for_each(|node| seat.note(node));
         tokio::spawn(listen(seat, member, messages, ours));
         Ok(Response::new(ReceiverStream::new(stream)))
     }

@@ -233,6 +233,7 @@ impl Running {
             address: format!("10.0.0.{host}"),
             control_port: 7401,
             leases,
+            node: None,
         };
         outbox.send(AgentMessage { message: Some(Said::Join(join)) }).await.unwrap();
         let mut client = ManagerClient::connect(format!("http://{}", self.address)).await.unwrap();

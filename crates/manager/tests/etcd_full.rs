@@ -41,6 +41,7 @@ async fn join(manager: SocketAddr, incarnation: u64) -> Option<Streaming<Manager
         address: "10.0.0.1".into(),
         control_port: 7401,
         leases: Vec::new(),
+        node: None,
     };
     outbox.send(AgentMessage { message: Some(Said::Join(join)) }).await.unwrap();
     let mut client = ManagerClient::connect(format!("http://{manager}")).await.unwrap();

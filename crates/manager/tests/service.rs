@@ -160,6 +160,7 @@ fn join(name: &str) -> Join {
         address: "10.0.0.1".into(),
         control_port: 7401,
         leases: Vec::new(),
+        node: None,
     }
 }
 

@@ -148,6 +148,24 @@ fn the_machines_are_listed() {
     assert_eq!(text.status, 0, "{}", text.stderr);
 }
 
+/// The settings of a machine, or its command line, say where it stands.
+#[test]
+fn racks_and_zones_are_listed() {
+    let mut cluster = Cluster::start(&["a"]);
+    let settings = cluster.place.file("b.toml", b"rack = 'r1'\nzone = 'hall-1'\n");
+    let manager = cluster.managers[0].address().to_string();
+    let more = ["--config", &settings, "--zone", "hall-2"];
+    cluster.agents.push(Daemon::agent_with(&cluster.place, &manager, "b", &more));
+    // The join says it: no heartbeat is waited for.
+    let nodes = cluster.await_answer("a", &["nodes"], |nodes| nodes[1]["name"] == "b");
+    let place = |at: usize| (nodes[at]["rack"].clone(), nodes[at]["zone"].clone());
+    assert_eq!(place(0), (Value::Null, Value::Null), "{nodes}");
+    assert_eq!(place(1), ("r1".into(), "hall-2".into()), "{nodes}");
+    let wrong = polycast(&["agent", "--manager", &manager, "--interface", "lo", "--rack", "a b"]);
+    assert_eq!(wrong.status, 1, "{}", wrong.stderr);
+    assert!(wrong.stderr.contains("the setting 'rack' is wrong"), "{}", wrong.stderr);
+}
+
 /// A supervisor starts an agent again that was killed: the transfer that it was in goes on for it as well.
 #[test]
 fn an_agent_that_is_started_again_gets_the_rest() {

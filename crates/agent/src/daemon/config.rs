@@ -19,6 +19,9 @@ const STORE_MAX: RangeInclusive<u64> = 1 << 20..=1 << 50;
 /// Times that an object may stay in a store.
 const STORE_TTL_S: RangeInclusive<u64> = 1..=3_650 * 86_400;
 
+/// Longest name of a rack or a zone, in bytes.
+const LABEL_LEN_MAX: usize = 64;
+
 /// TCP port of an agent whose settings name none.
 pub const CONTROL_PORT: u16 = 7_401;
 
@@ -33,6 +36,10 @@ pub struct AgentConfig {
     pub manager_name: String,
     /// This host's name in the cluster; without one the host's own.
     pub name: Option<String>,
+    /// The rack that this host is in, in the operator's words; `polycast nodes` shows it.
+    pub rack: Option<String>,
+    /// The zone that it is in, such as a room or a site; shown likewise.
+    pub zone: Option<String>,
     /// The interface that carries the transfers, by name or IPv4 address; without one that of the default
     /// route.
     pub interface: Option<String>,
@@ -107,6 +114,8 @@ impl Default for AgentConfig {
             manager: String::new(),
             manager_name: MANAGER.into(),
             name: None,
+            rack: None,
+            zone: None,
             interface: None,
             store: None,
             store_max: None,
@@ -171,6 +180,8 @@ impl AgentConfig {
         }
         let name = self.resolved_name();
         self.check_name(&name)?;
+        check_label("rack", self.rack.as_deref())?;
+        check_label("zone", self.zone.as_deref())?;
         if let Some(token) = &self.token
             && let Err(error) = token.parse::<JoinToken>()
         {
@@ -340,6 +351,20 @@ impl AgentConfig {
     }
 }
 
+/// Checks the name of the rack or zone of a host.
+fn check_label(setting: &'static str, label: Option<&str>) -> Result<(), SettingsError> {
+    let odd = |c: char| c.is_whitespace() || c.is_control() || c == ',';
+    match label {
+        Some(label) if label.is_empty() || label.len() > LABEL_LEN_MAX || label.contains(odd) => {
+            let reason = format!(
+                "'{label}' cannot be one: take 1 to {LABEL_LEN_MAX} letters without spaces or commas"
+            );
+            Err(SettingsError::Value { setting, reason })
+        }
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -377,6 +402,8 @@ mod tests {
                 "manager = 'a:1'\nname = 'm'\nmanager-name = 'm'\ntls-cert = 'c'",
                 "give the agent another name",
             ),
+            ("manager = 'a:1'\nrack = 'r 1'", "'r 1'"),
+            ("manager = 'a:1'\nzone = ''", "'zone'"),
             ("manager = 'a:1'\nsends-max = 0", "'sends-max'"),
             ("manager = 'a:1'\nstore-max = '8 apples'", "'8 apples' is no size"),
             ("manager = 'a:1'\nstore-max = '1'", "from 1MiB"),

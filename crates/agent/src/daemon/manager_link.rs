@@ -89,7 +89,7 @@ struct Inner {
     next_request: AtomicU64,
     table: Mutex<Table>,
     state: watch::Sender<LinkState>,
-    /// Gives the account of this host for heartbeats.
+    /// Gives the account of this host, for the join and for heartbeats.
     account: OnceLock<Account>,
 }
 
@@ -342,6 +342,7 @@ impl ManagerLink {
             address: at.interface.to_string(),
             control_port: u32::from(at.control.port()),
             leases,
+            node: self.0.account.get().and_then(|account| account()),
         };
         // It is empty: there is room.
         let _ = outbox.try_send(AgentMessage { message: Some(Said::Join(join)) });

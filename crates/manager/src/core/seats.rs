@@ -36,8 +36,8 @@ struct Chair {
     node: Option<api::NodeReport>,
 }
 
-/// Letters of a program's version that are kept.
-const VERSION_MAX: usize = 64;
+/// Letters of a program's version that are kept, and of the names of a rack and a zone.
+const WORD_MAX: usize = 64;
 
 impl Seats {
     /// Says to all agents why their sessions end.
@@ -70,9 +70,8 @@ impl Seats {
     }
 
     fn note(&mut self, agent: &AgentKey, mut node: api::NodeReport) {
-        if node.version.len() > VERSION_MAX {
-            node.version.clear();
-        }
+        let words = [&mut node.version, &mut node.rack, &mut node.zone];
+        words.into_iter().filter(|word| word.len() > WORD_MAX).for_each(String::clear);
         if let Some(chair) = self.0.get_mut(agent) {
             chair.node = Some(node);
         }
@@ -117,6 +116,11 @@ impl Core {
 }
 
 impl Seat {
+    /// Takes note of what its agent says of its host.
+    pub(crate) fn note(&self, node: api::NodeReport) {
+        self.core.with(|inner| inner.seats.note(&self.agent, node));
+    }
+
     /// Does what a message says. A message that makes no sense ends the session.
     pub(crate) fn handle(&self, message: Said) -> Result<(), Refusal> {
         let came_at = Instant::now();

@@ -40,6 +40,7 @@ impl Agent {
             address: format!("10.0.0.{number}"),
             control_port: 7401,
             leases: Vec::new(),
+            node: None,
         };
         let (outbox, messages) = mpsc::channel(4_096);
         let joined = Told::Joined(api::Joined::default());

@@ -487,6 +487,7 @@ impl World {
             address: format!("10.0.0.{at}"),
             control_port: 7401,
             leases: agent.held.values().map(|held| held.lease.clone()).collect(),
+            node: None,
         };
         let (outbox, messages) = mpsc::channel(4_096);
         let joined = Told::Joined(api::Joined::default());

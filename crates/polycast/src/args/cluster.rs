@@ -278,6 +278,12 @@ pub(crate) struct AgentArgs {
     /// This machine's name in the cluster [default: the machine's name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+    /// The rack that this machine is in, for 'polycast nodes'
+    #[arg(long, value_name = "NAME")]
+    pub rack: Option<String>,
+    /// The zone that it is in, such as a room or a site, for 'polycast nodes'
+    #[arg(long, value_name = "NAME")]
+    pub zone: Option<String>,
     #[command(flatten)]
     pub network: NetworkArgs,
     /// TCP port for everything that other agents ask of this one; 0 lets the system choose [default: 7401, or

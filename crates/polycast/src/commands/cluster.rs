@@ -253,6 +253,8 @@ fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
         config.manager.clone_from(manager);
     }
     config.name = args.name.clone().or(config.name);
+    config.rack = args.rack.clone().or(config.rack);
+    config.zone = args.zone.clone().or(config.zone);
     config.interface = args.network.interface.clone().or(config.interface);
     config.control_port = args.port.or(config.control_port);
     config.set_identity(args.identity.files());

@@ -10,7 +10,10 @@ use serde_json::{Value, json};
 
 /// An agent that has been silent for longer than this is late: heartbeats come every second or two.
 const LATE_MS: u64 = 5_000;
-const HEADINGS: [&str; 7] = ["NAME", "STATE", "ADDRESS", "VERSION", "STORE", "OBJECTS", "TRANSFERS"];
+const HEADINGS: [&str; 9] =
+    ["NAME", "STATE", "ADDRESS", "RACK", "ZONE", "VERSION", "STORE", "OBJECTS", "TRANSFERS"];
+/// Columns that are left out where no machine has anything in them.
+const OPTIONAL: [usize; 2] = [3, 4];
 
 /// `polycast nodes`
 pub(super) fn run(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
@@ -56,7 +59,8 @@ impl Node {
         let of = |value: fn(&NodeReport) -> Value| node.as_ref().map(value);
         json!({
             "name": name, "state": self.state, "drain": self.drain, "control_address": address, "silent_ms": silent_ms,
-            "unreachable_by": by, "node_version": of(|node| json!(node.version)),
+            "unreachable_by": by, "rack": node.as_ref().and_then(|node| place(&node.rack)),
+            "zone": node.as_ref().and_then(|node| place(&node.zone)), "node_version": of(|node| json!(node.version)),
             "uptime_seconds": of(|node| json!(node.uptime_seconds)),
             "store_used_bytes": of(|node| json!(node.store_used_bytes)),
             "store_max_bytes": of(|node| json!(node.store_max_bytes)).filter(|most| !most.is_null()),
@@ -67,7 +71,7 @@ impl Node {
     }
 
     /// Cells below the headings.
-    fn cells(&self) -> [String; 7] {
+    fn cells(&self) -> [String; 9] {
         let AgentStatus { name, control_address, silent_ms, unreachable_by, node, .. } = &self.agent;
         let ago = || format!("{} ago", crate::report::seconds(*silent_ms as f64 / 1e3));
         let mut state = match self.state {
@@ -96,6 +100,12 @@ impl Node {
             Printable(name).to_string(),
             state,
             address.to_string(),
+            said(|node| {
+                place(&node.rack).map_or_else(|| "-".to_string(), |rack| Printable(rack).to_string())
+            }),
+            said(|node| {
+                place(&node.zone).map_or_else(|| "-".to_string(), |zone| Printable(zone).to_string())
+            }),
             said(|node| Printable(&node.version).to_string()),
             store,
             said(|node| node.objects.to_string()),
@@ -104,15 +114,22 @@ impl Node {
     }
 }
 
+/// A rack or a zone, where the settings of a machine name it.
+fn place(name: &str) -> Option<&str> {
+    Some(name).filter(|name| !name.is_empty())
+}
+
 /// The table for people.
 fn text(nodes: &[Node]) -> String {
     let mut rows = vec![HEADINGS.map(str::to_string)];
     rows.extend(nodes.iter().map(Node::cells));
     let width =
         |column: usize| rows.iter().map(|row| console::measure_text_width(&row[column])).max().unwrap_or(0);
-    let widths: [usize; 7] = std::array::from_fn(width);
-    let line = |row: &[String; 7]| {
-        let cells = row.iter().zip(widths);
+    let is_empty = |column: usize| rows[1..].iter().all(|row| row[column] == "-");
+    let shown = (0..HEADINGS.len()).filter(|column| !OPTIONAL.contains(column) || !is_empty(*column));
+    let widths: Vec<(usize, usize)> = shown.map(|column| (column, width(column))).collect();
+    let line = |row: &[String; 9]| {
+        let cells = widths.iter().map(|(column, width)| (&row[*column], *width));
         let padded = cells
             .map(|(cell, width)| format!("{cell}{}", " ".repeat(width - console::measure_text_width(cell))));
         padded.collect::<Vec<_>>().join("  ").trim_end().to_string()
@@ -123,6 +140,23 @@ fn text(nodes: &[Node]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn racks_and_zones_have_columns_where_there_are_any() {
+        let agent = |name: &str, rack: &str| AgentStatus {
+            name: name.into(),
+            node: Some(NodeReport { rack: rack.into(), ..NodeReport::default() }),
+            ..AgentStatus::default()
+        };
+        let agents = vec![agent("a", "r1"), agent("b", "")];
+        let nodes = nodes(&StatusResponse { agents, ..StatusResponse::default() });
+        let text = text(&nodes);
+        assert!(text.contains("RACK") && text.contains("r1") && !text.contains("ZONE"), "{text}");
+        assert_eq!(
+            (&nodes[0].document()["rack"], &nodes[1].document()["rack"]),
+            (&json!("r1"), &Value::Null)
+        );
+    }
 
     /// One that is drained says so beside what else is the matter with it.
     #[test]
@@ -188,5 +222,6 @@ mod tests {
         assert!(lines[3].contains("3.00 GiB of 8.00 GiB") && lines[3].ends_with("1 out"), "{text}");
         assert!(lines[4].contains("unreachable by gpu2") && lines[4].contains("0 B of 1.00 GiB"), "{text}");
         assert_eq!(nodes[0].document()["control_address"], Value::Null);
+        assert!(!text.contains("RACK") && nodes[0].document()["rack"].is_null(), "none has one: {text}");
     }
 }

@@ -241,6 +241,7 @@ impl Agent {
             address: "127.0.0.1".into(),
             control_port: 1 + self.number as u32 % 65_535,
             leases: Vec::new(),
+            node: None,
         }
     }
 
