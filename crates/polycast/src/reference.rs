@@ -82,6 +82,9 @@ mod page {
 
     /// Stops unless the value is as one of the sections says that the command line may mean.
     pub(super) fn check(value: &Value, is_event: bool) {
+        if let Err(wrong) = errors_have_kinds(value) {
+            panic!("{wrong}");
+        }
         let typed: Vec<String> = std::env::args().skip(1).collect();
         let is_meant = |title: &str| {
             let mut words = title.split(' ');
@@ -104,6 +107,20 @@ mod page {
             }
         }
         panic!("docs/reference/json.md does not describe this document: {value}{why}");
+    }
+
+    /// Checks that all that has failed says of what kind that is: programs go by it, and not by sentences.
+    /// What a device has last answered is a state of it.
+    pub(super) fn errors_have_kinds(value: &Value) -> Result<(), String> {
+        if let Value::Array(entries) = value {
+            return entries.iter().try_for_each(errors_have_kinds);
+        }
+        let Some(object) = value.as_object() else { return Ok(()) };
+        let has_failed = object.get("error").is_some_and(Value::is_string) && !object.contains_key("state");
+        if has_failed && !object.get("kind").is_some_and(Value::is_string) {
+            return Err(format!("{value} has an `error` without a `kind`"));
+        }
+        object.values().try_for_each(errors_have_kinds)
     }
 
     /// Checks that a document, or each of a list of documents, has the fields of a section.
@@ -164,7 +181,7 @@ mod page {
 
 #[cfg(all(test, debug_assertions))]
 mod tests {
-    use super::page::{fits, read, sections};
+    use super::page::{errors_have_kinds, fits, read, sections};
     use crate::args::Args;
     use clap::CommandFactory;
     use serde_json::json;
@@ -192,6 +209,20 @@ mod tests {
         ] {
             let why = fits(&wrong, fields).unwrap_err();
             assert!(why.contains(said), "{wrong}: {why}");
+        }
+    }
+
+    #[test]
+    fn an_error_without_a_kind_is_found() {
+        for fine in [
+            json!({ "error": "x", "kind": "path" }),
+            json!({ "receivers": [{ "error": null }, { "error": "x", "kind": "path" }] }),
+            json!([{ "devices": [{ "error": "x", "state": "not reached" }] }]),
+        ] {
+            assert_eq!(errors_have_kinds(&fine), Ok(()), "{fine}");
+        }
+        for wrong in [json!({ "error": "x" }), json!({ "objects": [{ "error": "x", "kind": null }] })] {
+            assert!(errors_have_kinds(&wrong).is_err(), "{wrong}");
         }
     }
 

@@ -73,12 +73,12 @@ fn remove(shared: &Shared, choice: &ObjectChoice) -> Vec<RemovedObject> {
             false => shared.store.remove(id),
         };
         let deleted = check_theirs(shared, id).and_then(|()| sets::delete(shared, id, User::agent(), gone));
-        let error = match deleted {
-            Ok(()) => String::new(),
+        let (error, kind) = match deleted {
+            Ok(()) => (String::new(), String::new()),
             Err(refusal) if refusal.kind == Kind::ObjectUnknown => continue,
-            Err(refusal) => refusal.to_string(),
+            Err(refusal) => (refusal.to_string(), refusal.kind.name().to_string()),
         };
-        removed.push(RemovedObject { app_id: app.0.to_vec(), data_id: id.data.0, error });
+        removed.push(RemovedObject { app_id: app.0.to_vec(), data_id: id.data.0, error, kind });
     }
     removed
 }
@@ -126,6 +126,7 @@ pub(super) async fn ask(
             agent: agent.clone(),
             data_id: object.data_id,
             error: object.error,
+            kind: object.kind,
         })
     };
     Ok(RemoveResponse {

@@ -187,7 +187,10 @@ fn deliver(
                 drop(copies.insert(session.host.clone(), path))
             }
             // It knows why it has not come.
-            (Err(why), Some(receiver)) if !receiver.verified => receiver.error = Some(why),
+            (Err(why), Some(receiver)) if !receiver.verified => {
+                receiver.kind.get_or_insert_with(|| Kind::TransferFailed.name().to_string());
+                receiver.error = Some(why);
+            }
             (Err(why), None) => report.receivers.push(failed(&session.host, why)),
             _ => {}
         }

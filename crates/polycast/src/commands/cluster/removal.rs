@@ -73,7 +73,8 @@ fn removed(outcomes: &[Removed], format: Format) -> Result<Exit, Failure> {
     let objects: Vec<Value> = outcomes
         .iter()
         .map(|Removed { object, outcome, .. }| {
-            json!({ "object": object, "removed": outcome.is_ok(), "error": error(outcome) })
+            let kind = outcome.as_ref().err().map(|failure| failure.kind);
+            json!({ "object": object, "removed": outcome.is_ok(), "error": error(outcome), "kind": kind })
         })
         .collect();
     let all = outcomes.iter().all(|one| one.outcome.is_ok());
@@ -115,8 +116,11 @@ fn rm_elsewhere(args: &RmArgs, at: &Receivers, format: Format) -> Result<Exit, F
         for one in &answer.removed {
             let id = ObjectId { app: *app, data: DataId(one.data_id) };
             let error = (!one.error.is_empty()).then_some(&one.error);
+            // An agent of an earlier version names no kind.
+            let kind = if one.kind.is_empty() { Kind::TransferFailed.name() } else { &one.kind };
             objects.push(json!({
                 "object": id.to_string(), "agent": one.agent, "removed": error.is_none(), "error": error,
+                "kind": error.map(|_| kind),
             }));
             let agent = Printable(&one.agent);
             match error {
