@@ -10,6 +10,7 @@
 //!   (Republic, Table I).
 //! - [`manager`]: the generated code of `polycast.manager.v1`, what the manager offers to agents (Table II).
 //! - [`client`]: a thin client of the agent's service, over its Unix socket.
+//! - [`documents`]: what the daemons tell, as the JSON that programs read.
 //! - [`http`]: the page of a daemon for those who watch it.
 //! - [`settings`]: the settings files of the daemons.
 #![warn(missing_docs)]
@@ -18,6 +19,8 @@
 pub mod client;
 #[cfg(feature = "cluster")]
 pub mod convert;
+#[cfg(feature = "cluster")]
+pub mod documents;
 pub mod error;
 pub mod forwarder;
 #[cfg(feature = "cluster")]

@@ -40,11 +40,12 @@ use bytes::{Bytes, Taken};
 use names::Which;
 use polycast_agent::daemon::{Agent, AgentConfig, AgentError};
 use polycast_api::agent::send_event::Event;
-use polycast_api::agent::{Granted, Object, ObjectKind, ObjectState, PathForm, TransferReport, Waiting};
+use polycast_api::agent::{Granted, Object, ObjectKind, PathForm, TransferReport, Waiting};
 use polycast_api::client::{
     AgentClient, ClientError, Extension, Receivers, Selected, SendOptions, Session, Slow, Wait,
     default_socket,
 };
+use polycast_api::documents;
 use polycast_api::error::Kind;
 use polycast_api::report::{Delivery, Report};
 use polycast_api::settings::{HubConfig, OciConfig};
@@ -326,7 +327,7 @@ async fn endpoints(
 fn with_page(document: &mut Value, text: String, page: Option<SocketAddr>) -> String {
     let Some(page) = page else { return text };
     document["http"] = page.to_string().into();
-    format!("{text}; metrics at http://{page}/metrics")
+    format!("{text}; page at http://{page}/view, metrics at /metrics")
 }
 
 /// Says that a daemon is ready: to people on standard error, to programs on standard output, to the service
@@ -600,16 +601,6 @@ fn granted_text(granted: &Granted) -> String {
     text
 }
 
-/// A path as JSON.
-fn describe_path(granted: &Granted) -> Value {
-    json!({
-        "fabric": granted.fabric, "receivers": granted.receivers, "service_ms": granted.service_ms,
-        "lease_ms": granted.lease_ms, "estimate_s": granted.estimate_s,
-        "passed_over": granted.passed_over.iter()
-            .map(|passed| json!({ "fabric": passed.fabric, "why": passed.why })).collect::<Vec<_>>(),
-    })
-}
-
 /// `polycast extend`
 fn extend(args: &ExtendArgs, format: Format) -> Result<Exit, Failure> {
     let change = Extension { time: args.time, add: args.add.clone(), remove: args.remove.clone() };
@@ -618,7 +609,7 @@ fn extend(args: &ExtendArgs, format: Format) -> Result<Exit, Failure> {
     }))?;
     let document = json!({
         "object": args.id.to_string(), "waiting": granted.is_none(),
-        "path": granted.as_ref().map(describe_path),
+        "path": granted.as_ref().map(documents::path),
     });
     let text = match &granted {
         Some(granted) => {
@@ -671,7 +662,7 @@ fn get(args: &GetArgs, format: Format) -> Result<Exit, Failure> {
     let (name, len) = (Printable(&object.name), format_bytes(object.length));
     let Some((target, unchanged)) = place_at(&object, taken, &place, present)? else { return Ok(Exit::Done) };
     let document = json!({
-        "object": id.to_string(), "name": object.name, "kind": kind(&object), "bytes": object.length,
+        "object": id.to_string(), "name": object.name, "kind": documents::kind(&object), "bytes": object.length,
         "root": object.root, "path": target.display().to_string(), "unchanged": unchanged,
     });
     let how = if unchanged { " is up to date" } else { "" };
@@ -781,32 +772,6 @@ fn unpack(reader: impl Read, target: &Path, replace: bool) -> Result<(), Failure
     Ok(())
 }
 
-/// `file`, `directory` or `set`.
-fn kind(object: &Object) -> &'static str {
-    match object.kind() {
-        ObjectKind::Directory => "directory",
-        ObjectKind::Set => "set",
-        ObjectKind::File | ObjectKind::Unspecified => "file",
-    }
-}
-
-/// An object as JSON.
-fn describe(object: &Object) -> Value {
-    let id = object.id().map_or_else(|_| object.data_id.to_string(), |id| id.to_string());
-    let state = match object.state() {
-        ObjectState::Added => "added",
-        ObjectState::Receiving => "receiving",
-        ObjectState::Received => "received",
-        ObjectState::Unspecified => "unknown",
-    };
-    json!({
-        "object": id, "name": object.name, "kind": kind(object), "state": state, "bytes": object.length,
-        "verified_bytes": object.verified_bytes, "root": object.root, "path": object.path,
-        "percent": names::percent(object), "since_unix_ms": object.since_unix_ms,
-        "brought_by": object.brought_by, "private": object.private, "pinned": object.pinned,
-    })
-}
-
 /// `polycast ls`
 fn ls(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
     let (objects, rests) = runtime()?.block_on(async {
@@ -814,7 +779,7 @@ fn ls(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
         let (objects, status) = (client.list(None).await?, client.status().await?);
         Ok::<_, Failure>((objects, status.rests.len()))
     })?;
-    let documents: Vec<Value> = objects.iter().map(describe).collect();
+    let documents: Vec<Value> = objects.iter().map(documents::object).collect();
     let mut text = String::new();
     let mut names: HashMap<&str, usize> = HashMap::new();
     for object in &objects {
@@ -823,7 +788,7 @@ fn ls(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
     for (object, document) in objects.iter().zip(&documents) {
         let field = |name: &str| document[name].as_str().unwrap_or_default().to_string();
         let (len, name) = (format_bytes(object.length), Printable(&object.name));
-        let state = names::percent(object).map_or(field("state"), |percent| format!("{percent:>3} %"));
+        let state = documents::percent(object).map_or(field("state"), |percent| format!("{percent:>3} %"));
         let _ = write!(text, "{state:9}  {len:>10}  {name}");
         let others = names[object.name.as_str()] > 1;
         let typed = object.id().is_ok_and(|id| is_typed(id, &object.name));

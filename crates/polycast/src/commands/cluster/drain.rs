@@ -1,12 +1,12 @@
 //! `polycast drain` and `polycast undrain`: hosts and parts of the network that are taken out of use, through
 //! the local agent.
 
-use super::manager_status::object;
 use super::{connect, runtime};
 use crate::args::cluster::{DrainArgs, LocalArgs, UndrainArgs};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use polycast_api::agent::DrainResponse;
+use polycast_api::documents;
 use polycast_api::error::Kind;
 use polycast_api::manager::{DrainedHost, StatusResponse};
 use polycast_types::Printable;
@@ -35,11 +35,11 @@ fn change(part: &str, back: bool, waits: bool, local: &LocalArgs, format: Format
         let client = connect(local).await?;
         let done = client.drain(part, back).await?;
         let mut status = client.manager_status().await?.1;
-        while waits && state(&status, part) == Some("draining") {
+        while waits && documents::drain(&status, part) == Some("draining") {
             tokio::time::sleep(LOOK_AGAIN).await;
             status = client.manager_status().await?.1;
         }
-        let host = of(&status, part).cloned();
+        let host = documents::drained(&status, part).cloned();
         let is_part = status.drained.contains(&done.part);
         if waits && host.is_none() && !is_part {
             let message = format!("'{}' was brought back meanwhile", Printable(part));
@@ -49,7 +49,7 @@ fn change(part: &str, back: bool, waits: bool, local: &LocalArgs, format: Format
     })?;
     let document = json!({
         "part": done.part, "drained": !back, "changed": done.changed, "moved": done.moved, "ended": done.ended,
-        "host": host.as_ref().map(self::host),
+        "host": host.as_ref().map(documents::drained_host),
     });
     let text = match &host {
         Some(host) => host_text(host),
@@ -57,32 +57,6 @@ fn change(part: &str, back: bool, waits: bool, local: &LocalArgs, format: Format
     };
     output::result(format, &document, &text)?;
     Ok(Exit::Done)
-}
-
-/// The entry of a host that is drained.
-fn of<'a>(status: &'a StatusResponse, name: &str) -> Option<&'a DrainedHost> {
-    status.drained_hosts.iter().find(|host| host.name == name)
-}
-
-/// State of a host that is drained: whether something still runs there, as its manager knows or as its agent
-/// has said last.
-pub(super) fn state(status: &StatusResponse, name: &str) -> Option<&'static str> {
-    let host = of(status, name)?;
-    let node = status.agents.iter().find(|agent| agent.name == name).and_then(|agent| agent.node.as_ref());
-    let is_busy = host.transfers > 0 || node.is_some_and(|node| node.sending + node.receiving > 0);
-    Some(if is_busy { "draining" } else { "drained" })
-}
-
-fn objects(host: &DrainedHost) -> impl Iterator<Item = String> {
-    host.objects.iter().map(|one| object(&one.app_id, one.data_id))
-}
-
-/// A host that is drained, for programs.
-pub(super) fn host(host: &DrainedHost) -> Value {
-    json!({
-        "name": host.name, "transfers": host.transfers, "objects": objects(host).collect::<Vec<_>>(),
-        "objects_count": host.objects_count, "topics": host.topics,
-    })
 }
 
 fn host_text(host: &DrainedHost) -> String {
@@ -102,7 +76,7 @@ fn host_text(host: &DrainedHost) -> String {
         let _ = write!(
             text,
             "\nonly there, and lost with it: {}",
-            listed(objects(host).collect(), host.objects_count)
+            listed(documents::objects_only_at(host).collect(), host.objects_count)
         );
     }
     if !host.topics.is_empty() {

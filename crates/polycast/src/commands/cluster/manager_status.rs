@@ -1,13 +1,13 @@
 //! `polycast status --manager`: the manager, through the local agent.
 
-use super::{connect, drain, runtime};
+use super::{connect, runtime};
 use crate::args::cluster::LocalArgs;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
-use polycast_api::convert::object_id;
-use polycast_api::manager::{LeaseStatus, PendingStatus, StatusResponse};
+use polycast_api::documents::status_of_manager;
+use polycast_api::manager::StatusResponse;
 use polycast_types::{Printable, format_bytes};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::fmt::Write as _;
 
 /// `polycast status --manager`
@@ -16,58 +16,8 @@ pub(super) fn run(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
         let asked: Result<_, Failure> = Ok(connect(local).await?.manager_status().await?);
         asked
     })?;
-    output::result(format, &document(&address, &status), &text(&address, &status))?;
+    output::result(format, &status_of_manager(&address, &status), &text(&address, &status))?;
     Ok(Exit::Done)
-}
-
-pub(super) fn object(app: &[u8], data: u64) -> String {
-    object_id(app, data).map_or_else(|_| data.to_string(), |id| id.to_string())
-}
-
-fn lease_document(lease: &LeaseStatus) -> Value {
-    let passed = lease.passed_over.iter().map(|passed| json!({ "fabric": passed.fabric, "why": passed.why }));
-    json!({
-        "lease": lease.response_id, "source": lease.source, "receivers": lease.receivers,
-        "object": object(&lease.app_id, lease.data_id), "bytes": lease.accepted_size, "fabric": lease.fabric,
-        "expires_in_ms": lease.expires_in_ms, "ends_in_ms": lease.ends_in_ms,
-        "passed_over": passed.collect::<Vec<_>>(),
-    })
-}
-
-fn pending_document(pending: &PendingStatus) -> Value {
-    json!({
-        "source": pending.source, "object": object(&pending.app_id, pending.data_id), "bytes": pending.size,
-        "receivers": pending.receivers, "waited_ms": pending.waited_ms, "estimate_ms": pending.estimate_ms,
-    })
-}
-
-fn document(address: &str, status: &StatusResponse) -> Value {
-    let list = |values: Vec<Value>| Value::Array(values);
-    json!({
-        "manager": address,
-        "leader": status.leader,
-        "scheduler": status.scheduler,
-        "fabrics": status.fabrics,
-        "uptime_seconds": status.uptime_seconds,
-        "agents": status.agents.len(),
-        "leases": list(status.leases.iter().map(lease_document).collect()),
-        "queue": list(status.pending.iter().map(pending_document).collect()),
-        "devices": list(status.devices.iter().map(|device| json!({
-            "name": device.name, "state": device.state, "error": device.error,
-        })).collect()),
-        "circuits": list(status.circuits.iter().map(|circuit| json!({
-            "from": circuit.from, "to": circuit.to, "lease": circuit.response_id,
-        })).collect()),
-        "splitters": list(status.splitters.iter().map(|splitter| json!({
-            "splitter": splitter.number, "state": splitter.state, "lease": splitter.response_id,
-        })).collect()),
-        "dark": status.dark,
-        "drained": status.drained,
-        "drained_hosts": status.drained_hosts.iter().map(drain::host).collect::<Vec<_>>(),
-        "suspected": list(status.suspected.iter().map(|suspect| json!({
-            "part": suspect.part, "why": suspect.why, "times": suspect.times, "rests_ms": suspect.rests_ms,
-        })).collect()),
-    })
 }
 
 /// Names of the agents, for people.

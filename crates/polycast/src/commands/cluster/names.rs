@@ -94,12 +94,6 @@ impl Which {
     }
 }
 
-/// Returns the percentage of an incoming object that is here, for people.
-pub(crate) fn percent(object: &Object) -> Option<u64> {
-    (object.state() == ObjectState::Receiving)
-        .then(|| (u128::from(object.verified_bytes) * 100 / u128::from(object.length.max(1))) as u64)
-}
-
 /// At which machine's agent an object is, and whose it is there.
 pub(crate) struct Whose {
     machine: String,

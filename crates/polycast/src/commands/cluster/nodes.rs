@@ -1,15 +1,14 @@
 //! `polycast nodes`: the machines of the cluster, a line each.
 
-use super::{connect, drain, runtime};
+use super::{connect, runtime};
 use crate::args::cluster::LocalArgs;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
-use polycast_api::manager::{AgentStatus, NodeReport, StatusResponse};
+use polycast_api::documents::{Node, nodes, place};
+use polycast_api::manager::{AgentStatus, NodeReport};
 use polycast_types::{Printable, format_bytes};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-/// An agent that has been silent for longer than this is late: heartbeats come every second or two.
-const LATE_MS: u64 = 5_000;
 const HEADINGS: [&str; 9] =
     ["NAME", "STATE", "ADDRESS", "RACK", "ZONE", "VERSION", "STORE", "OBJECTS", "TRANSFERS"];
 /// Columns that are left out where no machine has anything in them.
@@ -25,104 +24,49 @@ pub(super) fn run(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// A machine as its manager knows it.
-struct Node {
-    agent: AgentStatus,
-    state: &'static str,
-    /// State of the drain, if it is drained.
-    drain: Option<&'static str>,
-}
-
-/// All machines, by their names.
-fn nodes(status: &StatusResponse) -> Vec<Node> {
-    let state = |agent: &AgentStatus| match agent {
-        agent if !agent.unreachable_by.is_empty() => "unreachable",
-        agent if agent.silent_ms > LATE_MS => "silent",
-        _ => "ready",
+/// Cells below the headings.
+fn cells(node: &Node) -> [String; 9] {
+    let AgentStatus { name, control_address, silent_ms, unreachable_by, node: report, .. } = &node.agent;
+    let ago = || format!("{} ago", crate::report::seconds(*silent_ms as f64 / 1e3));
+    let mut state = match node.state {
+        "unreachable" => format!("unreachable by {}", Printable(unreachable_by)),
+        state @ ("silent" | "lost") => format!("{state}, heard {}", ago()),
+        state => state.to_string(),
     };
-    let node = |agent: &AgentStatus, state| {
-        let drain = drain::state(status, &agent.name);
-        Node { agent: agent.clone(), state: drain.filter(|_| state == "ready").unwrap_or(state), drain }
-    };
-    let here = status.agents.iter().map(|agent| node(agent, state(agent)));
-    let lost = status.lost.iter().map(|agent| node(agent, "lost"));
-    let mut all: Vec<Node> = here.chain(lost).collect();
-    all.sort_by(|a, b| a.agent.name.cmp(&b.agent.name));
-    all
-}
-
-impl Node {
-    fn document(&self) -> Value {
-        let AgentStatus { name, control_address, silent_ms, unreachable_by, node, .. } = &self.agent;
-        let by = (!unreachable_by.is_empty()).then_some(unreachable_by);
-        let address = (!control_address.is_empty()).then_some(control_address);
-        let of = |value: fn(&NodeReport) -> Value| node.as_ref().map(value);
-        json!({
-            "name": name, "state": self.state, "drain": self.drain, "control_address": address, "silent_ms": silent_ms,
-            "unreachable_by": by, "rack": node.as_ref().and_then(|node| place(&node.rack)),
-            "zone": node.as_ref().and_then(|node| place(&node.zone)), "node_version": of(|node| json!(node.version)),
-            "uptime_seconds": of(|node| json!(node.uptime_seconds)),
-            "store_used_bytes": of(|node| json!(node.store_used_bytes)),
-            "store_max_bytes": of(|node| json!(node.store_max_bytes)).filter(|most| !most.is_null()),
-            "store_free_bytes": of(|node| json!(node.store_free_bytes)),
-            "objects": of(|node| json!(node.objects)), "sending": of(|node| json!(node.sending)),
-            "receiving": of(|node| json!(node.receiving)),
-        })
+    if let Some(drain) = node.drain.filter(|drain| *drain != node.state) {
+        state = format!("{state}, {drain}");
     }
-
-    /// Cells below the headings.
-    fn cells(&self) -> [String; 9] {
-        let AgentStatus { name, control_address, silent_ms, unreachable_by, node, .. } = &self.agent;
-        let ago = || format!("{} ago", crate::report::seconds(*silent_ms as f64 / 1e3));
-        let mut state = match self.state {
-            "unreachable" => format!("unreachable by {}", Printable(unreachable_by)),
-            state @ ("silent" | "lost") => format!("{state}, heard {}", ago()),
-            state => state.to_string(),
-        };
-        if let Some(drain) = self.drain.filter(|drain| *drain != self.state) {
-            state = format!("{state}, {drain}");
-        }
-        let said = |words: fn(&NodeReport) -> String| node.as_ref().map_or_else(|| "-".to_string(), words);
-        let store = said(|node| {
-            // Where the store has no limit of its own, its file system has one.
-            let most =
-                node.store_max_bytes.unwrap_or(node.store_used_bytes.saturating_add(node.store_free_bytes));
-            format!("{} of {}", format_bytes(node.store_used_bytes), format_bytes(most))
-        });
-        let transfers = said(|node| match (node.sending, node.receiving) {
-            (0, 0) => "-".to_string(),
-            (sending, 0) => format!("{sending} out"),
-            (0, receiving) => format!("{receiving} in"),
-            (sending, receiving) => format!("{sending} out, {receiving} in"),
-        });
-        let address = if control_address.is_empty() { "-" } else { control_address };
-        [
-            Printable(name).to_string(),
-            state,
-            address.to_string(),
-            said(|node| {
-                place(&node.rack).map_or_else(|| "-".to_string(), |rack| Printable(rack).to_string())
-            }),
-            said(|node| {
-                place(&node.zone).map_or_else(|| "-".to_string(), |zone| Printable(zone).to_string())
-            }),
-            said(|node| Printable(&node.version).to_string()),
-            store,
-            said(|node| node.objects.to_string()),
-            transfers,
-        ]
-    }
-}
-
-/// A rack or a zone, where the settings of a machine name it.
-fn place(name: &str) -> Option<&str> {
-    Some(name).filter(|name| !name.is_empty())
+    let said = |words: fn(&NodeReport) -> String| report.as_ref().map_or_else(|| "-".to_string(), words);
+    let store = said(|node| {
+        // Where the store has no limit of its own, its file system has one.
+        let most =
+            node.store_max_bytes.unwrap_or(node.store_used_bytes.saturating_add(node.store_free_bytes));
+        format!("{} of {}", format_bytes(node.store_used_bytes), format_bytes(most))
+    });
+    let transfers = said(|node| match (node.sending, node.receiving) {
+        (0, 0) => "-".to_string(),
+        (sending, 0) => format!("{sending} out"),
+        (0, receiving) => format!("{receiving} in"),
+        (sending, receiving) => format!("{sending} out, {receiving} in"),
+    });
+    let address = if control_address.is_empty() { "-" } else { control_address };
+    [
+        Printable(name).to_string(),
+        state,
+        address.to_string(),
+        said(|node| place(&node.rack).map_or_else(|| "-".to_string(), |rack| Printable(rack).to_string())),
+        said(|node| place(&node.zone).map_or_else(|| "-".to_string(), |zone| Printable(zone).to_string())),
+        said(|node| Printable(&node.version).to_string()),
+        store,
+        said(|node| node.objects.to_string()),
+        transfers,
+    ]
 }
 
 /// The table for people.
 fn text(nodes: &[Node]) -> String {
     let mut rows = vec![HEADINGS.map(str::to_string)];
-    rows.extend(nodes.iter().map(Node::cells));
+    rows.extend(nodes.iter().map(cells));
     let width =
         |column: usize| rows.iter().map(|row| console::measure_text_width(&row[column])).max().unwrap_or(0);
     let is_empty = |column: usize| rows[1..].iter().all(|row| row[column] == "-");
@@ -140,6 +84,8 @@ fn text(nodes: &[Node]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polycast_api::manager::{DrainedHost, StatusResponse};
+    use serde_json::json;
 
     #[test]
     fn racks_and_zones_have_columns_where_there_are_any() {
@@ -174,7 +120,7 @@ mod tests {
             ..StatusResponse::default()
         };
         let nodes = nodes(&status);
-        let states: Vec<String> = nodes.iter().map(|node| node.cells()[1].clone()).collect();
+        let states: Vec<String> = nodes.iter().map(|node| cells(node)[1].clone()).collect();
         assert_eq!(states, ["draining", "drained", "silent, heard 9.00 s ago, drained", "ready"]);
     }
 

@@ -1,16 +1,16 @@
 //! `polycast status`: the local agent, its peers and its transfers, once or again and again.
 
 use super::transfers::{Row, Seen};
-use super::{Ending, connect, describe_path, runtime};
+use super::{Ending, connect, runtime};
 use crate::args::cluster::LocalArgs;
 use crate::exit::{Exit, Failure, without_numbers};
 use crate::output::{self, Format};
 use crate::screen;
 use console::Term;
-use polycast_api::agent::transfer::Direction;
-use polycast_api::agent::{Rest, StatusResponse};
+use polycast_api::agent::StatusResponse;
+use polycast_api::documents::status_of_agent;
 use polycast_types::{Printable, format_bytes};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -59,60 +59,9 @@ pub(super) fn run(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
         }
     })?;
     let manager_error = without_numbers(status.manager_error.clone());
-    let peers: Vec<Value> = status
-        .peers
-        .iter()
-        .map(|p| {
-            let unreachable = (!p.unreachable_by.is_empty())
-                .then(|| json!({ "by": p.unreachable_by, "since_ms": p.unreachable_ms }));
-            json!({
-                "name": p.name, "control_address": p.control_address, "silent_ms": p.silent_ms,
-                "unreachable": unreachable,
-            })
-        })
-        .collect();
-    let lost: Vec<Value> =
-        status.lost.iter().map(|peer| json!({ "name": peer.name, "silent_ms": peer.silent_ms })).collect();
-    let transfers: Vec<Value> = status
-        .transfers
-        .iter()
-        .map(|t| {
-            let object = polycast_api::convert::object_id(&t.app_id, t.data_id);
-            let direction = match t.direction() {
-                Direction::Sending => "sending",
-                Direction::Receiving => "receiving",
-                Direction::Unspecified => "unknown",
-            };
-            json!({
-                "object": object.map_or_else(|_| t.data_id.to_string(), |id| id.to_string()),
-                "direction": direction, "bytes": t.length, "verified_bytes": t.bytes,
-                "waiting": t.waiting.as_ref().map(|waiting| json!({
-                    "before": waiting.before, "estimate_ms": waiting.estimate_ms,
-                })),
-                "path": t.granted.as_ref().map(describe_path),
-            })
-        })
-        .collect();
-    let rests: Vec<Value> = status.rests.iter().map(describe_rest).collect();
-    let document = json!({
-        "name": status.agent_name, "interface": status.interface_address,
-        "control_address": status.control_address, "manager": status.manager_address,
-        "manager_connected": status.manager_connected, "manager_error": manager_error,
-        "store": status.store, "store_free_bytes": status.store_free_bytes,
-        "store_used_bytes": status.store_used_bytes, "store_max_bytes": status.store_max_bytes,
-        "descriptors_max": status.descriptors_max,
-        "uptime_seconds": status.uptime_seconds, "processes": status.registered_processes,
-        "transfers": transfers, "rests": rests, "peers": peers, "lost": lost,
-    });
+    let document = status_of_agent(&status, &manager_error);
     output::result(format, &document, &status_text(&status, &manager_error, &seen))?;
     Ok(Exit::Done)
-}
-
-/// Describes the remains of a transfer that was cut off, as JSON.
-fn describe_rest(rest: &Rest) -> Value {
-    let object = polycast_api::convert::object_id(&rest.app_id, rest.data_id);
-    let object = object.map_or_else(|_| rest.data_id.to_string(), |id| id.to_string());
-    json!({ "object": object, "bytes": rest.length, "stored_bytes": rest.stored_bytes, "since_unix_ms": rest.since_unix_ms })
 }
 
 fn status_text(status: &StatusResponse, manager_error: &str, seen: &[Row]) -> String {

@@ -1,6 +1,6 @@
 //! `polycast transfers`: what the local agent sends and receives, a line each.
 
-use super::{connect, describe_path, runtime, waiting_text};
+use super::{connect, runtime, waiting_text};
 use crate::args::cluster::LocalArgs;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
@@ -9,9 +9,10 @@ use polycast_api::agent::transfer::Direction;
 use polycast_api::agent::{StatusResponse, Transfer};
 use polycast_api::client::AgentClient;
 use polycast_api::convert::object_id;
-use polycast_api::report::{ReceiverReport, Report};
+use polycast_api::documents;
+use polycast_api::report::ReceiverReport;
 use polycast_types::{ObjectId, Printable, format_bytes, format_rate};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -85,46 +86,12 @@ pub(super) struct Row {
 
 impl Row {
     fn of(id: ObjectId, name: Option<&str>, transfer: &Transfer, rate_bps: Option<f64>) -> Self {
-        let report = transfer.report.clone().and_then(|report| Report::try_from(report).ok());
-        let receivers = report.map_or_else(Vec::new, |report| report.receivers);
+        let receivers = documents::receivers_of(transfer);
         Row { id, name: name.map(str::to_string), transfer: transfer.clone(), receivers, rate_bps }
     }
 
-    fn direction(&self) -> &'static str {
-        match self.transfer.direction() {
-            Direction::Sending => "sending",
-            Direction::Receiving => "receiving",
-            Direction::Unspecified => "unknown",
-        }
-    }
-
-    fn percent(&self, bytes: u64) -> Option<u64> {
-        let length = self.transfer.length;
-        (length > 0).then(|| (u128::from(bytes.min(length)) * 100 / u128::from(length)) as u64)
-    }
-
-    /// The receiver that is least far of those that are on their way.
-    fn slowest(&self) -> Option<&ReceiverReport> {
-        let running = self.receivers.iter().filter(|receiver| !receiver.verified && receiver.error.is_none());
-        running.min_by_key(|receiver| receiver.bytes)
-    }
-
     fn document(&self) -> Value {
-        let transfer = &self.transfer;
-        let done = self.receivers.iter().filter(|receiver| receiver.verified).count();
-        let slowest = self.slowest();
-        json!({
-            "object": self.id.to_string(), "name": self.name, "direction": self.direction(),
-            "bytes": transfer.length, "verified_bytes": transfer.bytes, "percent": self.percent(transfer.bytes),
-            "rate_bps": self.rate_bps, "receivers": self.receivers.len(), "done": done,
-            "slowest": slowest.map(|receiver| &receiver.name),
-            "slowest_percent": slowest.and_then(|receiver| self.percent(receiver.bytes)),
-            "fabric": transfer.granted.as_ref().map(|granted| &granted.fabric),
-            "waiting": transfer.waiting.as_ref().map(|waiting| json!({
-                "before": waiting.before, "estimate_ms": waiting.estimate_ms,
-            })),
-            "path": transfer.granted.as_ref().map(describe_path),
-        })
+        documents::transfer(&self.transfer, self.name.as_deref(), &self.receivers, self.rate_bps)
     }
 }
 
@@ -132,12 +99,12 @@ impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (transfer, length) = (&self.transfer, self.transfer.length);
         let name = self.name.clone().unwrap_or_else(|| format!("object {}", self.id));
-        write!(f, "{:<9}  {}", self.direction(), Printable(&name))?;
+        write!(f, "{:<9}  {}", documents::direction(transfer), Printable(&name))?;
         if let Some(waiting) = &transfer.waiting {
             let how = waiting_text(waiting).unwrap_or_else(|| "the manager has not answered yet".into());
             return write!(f, "  {how}");
         }
-        if let Some(percent) = self.percent(transfer.bytes) {
+        if let Some(percent) = documents::percent_of(transfer.bytes, length) {
             write!(f, "  {percent}% of {}", format_bytes(length))?;
         }
         if let Some(rate_bps) = self.rate_bps {
