@@ -35,6 +35,7 @@ mod removals;
 mod sends;
 mod service;
 mod sets;
+mod status;
 mod store;
 mod streams;
 mod users;
@@ -56,7 +57,7 @@ use objects::Objects;
 use place::{Place, Wish};
 use polycast_api::AGENT_DESCRIPTORS;
 use polycast_api::agent::agent_server::AgentServer;
-use polycast_api::http::Metric;
+use polycast_api::http::{Access, Metric, Token};
 use polycast_api::manager::NodeReport;
 use polycast_net::interface;
 use polycast_net::priority::Dscp;
@@ -181,6 +182,8 @@ pub struct Agent {
     enrolment: Option<Enrolment>,
     local: local::Listener,
     http: Option<tokio::net::TcpListener>,
+    /// Conditions for those who look at the view.
+    access: Access,
     /// Metrics of what else runs in this process.
     more_metrics: Vec<page::More>,
     invitations: Invitations,
@@ -251,6 +254,9 @@ impl Agent {
                 Some(listener.map_err(|error| AgentError::listen(address, &error))?)
             }
         };
+        let token = config.view_token_file.as_deref().map(Token::read).transpose()?;
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let access = Access { token, names: vec![name.clone(), host] };
         let wish =
             Wish { interface: config.interface.clone(), port: config.control_port, usual_port: CONTROL_PORT };
         let wanted = SocketAddr::from((interface.address, wish.port.unwrap_or(CONTROL_PORT)));
@@ -295,6 +301,7 @@ impl Agent {
             enrolment,
             local,
             http,
+            access,
             more_metrics: Vec::new(),
             is_passing: config.is_passing,
             shutdown: watch::Sender::new(false),
@@ -350,6 +357,7 @@ impl Agent {
             enrolment,
             local,
             http,
+            access,
             more_metrics,
             invitations,
             wish,
@@ -361,7 +369,7 @@ impl Agent {
         let following = Following::start(&shared, wish);
         let service =
             Service::new(Arc::clone(&shared), Arc::clone(&sends), Arc::clone(&streams), Arc::clone(&objects));
-        let asking = tokio::spawn(objects.run(ending.subscribe()));
+        let asking = tokio::spawn(Arc::clone(&objects).run(ending.subscribe()));
         let mut server_ending = ending.subscribe();
         let (incoming, _socket) = local.into_incoming();
         let services = Server::builder().add_service(AgentServer::new(service)).add_service(reflection()?);
@@ -373,9 +381,9 @@ impl Agent {
         let expiring = tokio::spawn(expire(Arc::clone(&shared), ending.subscribe()));
         let removing = tokio::spawn(removals::serve(Arc::clone(&shared), ending.subscribe()));
         if let Some(listener) = http {
-            let page =
-                page::Page { shared: Arc::clone(&shared), sends: Arc::clone(&sends), more: more_metrics };
-            show(listener, page, ending.subscribe());
+            let (shared, sends) = (Arc::clone(&shared), Arc::clone(&sends));
+            let page = page::Page { shared, sends, objects, more: more_metrics };
+            show((listener, access), page, ending.subscribe());
         }
         let mut linked = tokio::spawn(shared.link.clone().run(ending.subscribe()));
         let mut server = std::pin::pin!(server);
@@ -419,11 +427,15 @@ fn reflection() -> Result<ServerReflectionServer<impl ServerReflection>, AgentEr
 }
 
 /// Serves the page for those who watch the agent, until it ends.
-fn show(listener: tokio::net::TcpListener, page: page::Page, mut ending: watch::Receiver<bool>) {
+fn show(
+    (listener, access): (tokio::net::TcpListener, Access),
+    page: page::Page,
+    mut ending: watch::Receiver<bool>,
+) {
     let ended = async move {
         let _ = ending.wait_for(|ends| *ends).await;
     };
-    tokio::spawn(polycast_api::http::serve(listener, Arc::new(page), ended));
+    tokio::spawn(polycast_api::http::serve(listener, Arc::new(page), access, ended));
 }
 
 /// Keeps the agent's certificate fresh, as long as the agent runs.

@@ -1,9 +1,16 @@
 //! The page that a daemon has for those who watch it: whether it lives, whether it can serve, and its
-//! counters in the text format of Prometheus. Read only; nothing of a transfer's bytes is there.
+//! counters in the text format of Prometheus; and a view of its state for people ([`Access`]). Read only;
+//! nothing of a transfer's bytes is there.
 //!
 //! A connection lives for a minute at most and there are few places; where all are taken the oldest makes
 //! room, so that those who hold theirs without a word keep out no other. However often the metrics are asked
 //! for, the daemon looks at them some times a second.
+
+mod token;
+mod view;
+
+pub use token::Token;
+pub use view::Access;
 
 use axum::body::Bytes;
 use axum::extract::{Request, State};
@@ -121,22 +128,35 @@ pub trait Watched: Send + Sync + 'static {
 
     /// Its metrics.
     fn metrics(&self) -> Vec<Metric>;
+
+    /// Its state for the view, in the words of [`crate::documents`]: `is_shown` is whether those who look have
+    /// shown the token, which only the daemon's user gives away.
+    fn view(&self, is_shown: bool) -> serde_json::Value;
 }
 
 /// Serves a daemon's page until `shutdown` is ready.
 pub async fn serve(
     listener: TcpListener,
     watched: Arc<dyn Watched>,
+    access: Access,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) {
-    let is_local = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
+    let door = view::Door::new(access, listener.local_addr().ok());
+    let is_local = door.is_local();
+    let page = Arc::new(Page { watched, told: Mutex::default(), door });
+    let views = Router::new()
+        .route("/", get(view::show))
+        .route("/view", get(view::show))
+        .route("/view/events", get(view::events))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&page), view::guard));
     let pages = Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(async || "alive\n"))
         .route("/readyz", get(ready))
-        .fallback(async || (StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz here\n"))
+        .merge(views)
+        .fallback(async || (StatusCode::NOT_FOUND, "there are /view, /metrics, /healthz and /readyz here\n"))
         .layer(middleware::from_fn_with_state(is_local, only_by_its_own_name))
-        .with_state(Arc::new(Page { watched, told: Mutex::default() }));
+        .with_state(page);
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let listener = Bounded { listener, places, held: VecDeque::new() };
     let served = axum::serve(listener, pages).with_graceful_shutdown(shutdown).await;
@@ -150,6 +170,7 @@ struct Page {
     watched: Arc<dyn Watched>,
     /// Its metrics, and when they were looked at.
     told: Mutex<Option<(Instant, Bytes)>>,
+    door: view::Door,
 }
 
 impl Page {
@@ -322,7 +343,7 @@ mod tests {
 
     /// One that is ready or not, and counts how often it is looked at.
     #[derive(Default)]
-    struct Daemon(AtomicBool, AtomicU64);
+    pub(super) struct Daemon(AtomicBool, pub(super) AtomicU64);
 
     impl Watched for Daemon {
         fn ready(&self) -> Result<(), String> {
@@ -344,6 +365,12 @@ mod tests {
                 ),
             ]
         }
+
+        fn view(&self, is_shown: bool) -> serde_json::Value {
+            let looks = self.1.fetch_add(1, Ordering::Relaxed);
+            let name = "<script>alert(1)</script>\n";
+            serde_json::json!({ "name": name, "looks": looks, "is_shown": is_shown })
+        }
     }
 
     async fn ask(address: SocketAddr, path: &str, host: &str) -> String {
@@ -356,11 +383,16 @@ mod tests {
     }
 
     async fn page() -> (SocketAddr, Arc<Daemon>) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+        page_at("127.0.0.1:0", Access::default()).await
+    }
+
+    pub(super) async fn page_at(listen: &str, access: Access) -> (SocketAddr, Arc<Daemon>) {
+        let listener = TcpListener::bind(listen).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
         let daemon = Arc::new(Daemon::default());
-        tokio::spawn(serve(listener, Arc::clone(&daemon) as Arc<dyn Watched>, std::future::pending()));
-        (address, daemon)
+        let watched = Arc::clone(&daemon) as Arc<dyn Watched>;
+        tokio::spawn(serve(listener, watched, access, std::future::pending()));
+        (SocketAddr::from(([127, 0, 0, 1], port)), daemon)
     }
 
     #[tokio::test]
@@ -385,7 +417,7 @@ mod tests {
         ] {
             assert!(metrics.contains(line), "{line} in {metrics}");
         }
-        assert!(ask(address, "/", "localhost").await.starts_with("HTTP/1.1 404"));
+        assert!(ask(address, "/none", "localhost").await.starts_with("HTTP/1.1 404"));
     }
 
     #[tokio::test]
@@ -394,8 +426,10 @@ mod tests {
         for host in
             ["evil.example", "evil.example:7480", "", "localhost.evil.example", "1.2.3.4.evil.example"]
         {
-            let answer = ask(address, "/metrics", host).await;
-            assert!(answer.starts_with("HTTP/1.1 403"), "{host}: {answer}");
+            for path in ["/metrics", "/view", "/view/events"] {
+                let answer = ask(address, path, host).await;
+                assert!(answer.starts_with("HTTP/1.1 403"), "{host}: {answer}");
+            }
         }
     }
 

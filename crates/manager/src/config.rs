@@ -46,9 +46,11 @@ pub struct ManagerConfig {
     pub ca: Option<PathBuf>,
     /// Allows the manager to listen to other machines with neither key nor certificate.
     pub insecure: bool,
-    /// Address of the manager's monitoring page: `/metrics`, `/healthz` and `/readyz`; without it there is
-    /// none.
+    /// Address of the manager's monitoring page: `/view`, `/metrics`, `/healthz` and `/readyz`; without it
+    /// there is none.
     pub http: Option<SocketAddr>,
+    /// File with the token that `/view` asks for; without one only this machine sees the view.
+    pub view_token_file: Option<PathBuf>,
     /// Lifetime of a transfer's permit, in seconds. A source gets another one when half of it is over.
     pub permit_s: u64,
     /// File that says which agents may send what to which, and how much at a time; read again when it
@@ -270,6 +272,7 @@ impl Default for ManagerConfig {
             ca: None,
             insecure: false,
             http: None,
+            view_token_file: None,
             permit_s: 600,
             policy: None,
             audit_log: None,

@@ -43,6 +43,7 @@ use authority::{Authority, AuthorityError, RENEW_AFTER};
 use guard::Guard;
 use leader::Role;
 use policy::Policy;
+use polycast_api::http::{Access, Token};
 use polycast_api::manager::authority_server::AuthorityServer;
 use polycast_api::manager::manager_server::ManagerServer;
 use polycast_api::settings::SettingsError;
@@ -118,7 +119,7 @@ pub struct Manager {
     authority: Option<Arc<Authority>>,
     guard: Arc<Guard>,
     listener: TcpListener,
-    http: Option<TcpListener>,
+    http: Option<(TcpListener, Access)>,
     address: SocketAddr,
 }
 
@@ -168,7 +169,12 @@ impl Manager {
         let address = listener.local_addr().map_err(refuse)?;
         let http = match config.http {
             None => None,
-            Some(page) => Some(TcpListener::bind(page).await.map_err(|error| refused(page, &error))?),
+            Some(page) => {
+                let token = config.view_token_file.as_deref().map(Token::read).transpose()?;
+                let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+                let listener = TcpListener::bind(page).await.map_err(|error| refused(page, &error))?;
+                Some((listener, Access { token, names: vec![host] }))
+            }
         };
         Ok(Manager { config, security, authority, guard, listener, http, address })
     }
@@ -182,7 +188,7 @@ impl Manager {
     /// Returns the address of its page with metrics, if the settings have one.
     #[must_use]
     pub fn page(&self) -> Option<SocketAddr> {
-        self.http.as_ref()?.local_addr().ok()
+        self.http.as_ref()?.0.local_addr().ok()
     }
 
     /// Serves until `shutdown` is ready.
@@ -205,9 +211,11 @@ impl Manager {
         let begins = || json!({ "manager": self.address.to_string(), "version": env!("CARGO_PKG_VERSION") });
         self.guard.note("begin", begins);
         let (role, roles) = watch::channel(Role::Follower(None));
-        if let Some(listener) = self.http {
-            let page = page::Page { role: roles.clone(), started: Instant::now() };
-            tokio::spawn(polycast_api::http::serve(listener, Arc::new(page), std::future::pending()));
+        let advertised = self.config.etcd.advertise.clone().unwrap_or_else(|| self.address.to_string());
+        if let Some((listener, access)) = self.http {
+            let (role, address) = (roles.clone(), advertised.clone());
+            let page = Arc::new(page::Page { role, started: Instant::now(), address });
+            tokio::spawn(polycast_api::http::serve(listener, page, access, std::future::pending()));
         }
         let (stop_server, server_stopped) = oneshot::channel::<()>();
         let around = Around::secured(self.security.clone()).guarded(&self.guard);
@@ -227,7 +235,6 @@ impl Manager {
                 let _ = server_stopped.await;
             });
         tracing::info!(address = %self.address, "the manager listens");
-        let advertised = self.config.etcd.advertise.clone().unwrap_or_else(|| self.address.to_string());
         let mut server = std::pin::pin!(server);
         let mut shutdown = std::pin::pin!(shutdown);
         let served = tokio::select! {

@@ -2,15 +2,27 @@
 
 use crate::core::Snapshot;
 use crate::leader::Role;
+use crate::service::status_response;
+use polycast_api::documents::{Node, nodes, status_of_manager};
 use polycast_api::http::{Kind, Metric, Watched};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Instant;
 use tokio::sync::watch;
+
+/// Nodes that the view tells of, first those that are not ready: about 300 bytes each.
+const NODES_MAX: usize = 2_048;
+/// Names of receivers of one lease that it tells of.
+const NAMES_MAX: usize = 16;
+/// Leases and requests that it tells of, each.
+const ENTRIES_MAX: usize = 256;
 
 /// The manager's page.
 pub(crate) struct Page {
     pub role: watch::Receiver<Role>,
     pub started: Instant,
+    /// Address where agents reach this manager.
+    pub address: String,
 }
 
 impl Watched for Page {
@@ -43,6 +55,47 @@ impl Watched for Page {
         metrics.extend(snapshot.iter().flat_map(counts));
         metrics
     }
+
+    fn view(&self, _: bool) -> Value {
+        let (daemon, program_version) = ("manager", env!("CARGO_PKG_VERSION"));
+        let about = |leader: Option<&String>, why: Option<String>| {
+            json!({
+                "daemon": daemon, "program_version": program_version, "manager": self.address,
+                "leader": leader, "not_ready": why,
+            })
+        };
+        let role = self.role.borrow().clone();
+        match &role {
+            Role::Leader(core) => {
+                let mut document = about(Some(&self.address), None);
+                describe(&mut document, core.snapshot(), &self.address);
+                document
+            }
+            Role::Follower(leader) => about(leader.as_ref(), self.ready().err()),
+            Role::Leaderless(_) => about(None, self.ready().err()),
+        }
+    }
+}
+
+/// Adds what the manager that leads knows. Where that is much, the counts tell how much is left out.
+fn describe(document: &mut Value, snapshot: Snapshot, address: &str) {
+    let mut status = status_response(snapshot, address.to_string());
+    let mut nodes = nodes(&status);
+    document["nodes_all"] = nodes.len().into();
+    document["leases_all"] = status.leases.len().into();
+    document["queue_all"] = status.pending.len().into();
+    nodes.sort_by_key(|node| node.state == "ready");
+    nodes.truncate(NODES_MAX);
+    status.leases.truncate(ENTRIES_MAX);
+    status.pending.truncate(ENTRIES_MAX);
+    let receivers: Vec<usize> = status.leases.iter().map(|lease| lease.receivers.len()).collect();
+    status.leases.iter_mut().for_each(|lease| lease.receivers.truncate(NAMES_MAX));
+    let mut told = status_of_manager(address, &status);
+    for (at, count) in receivers.into_iter().enumerate() {
+        told["leases"][at]["receivers_all"] = count.into();
+    }
+    document["nodes"] = nodes.iter().map(Node::document).collect();
+    document["status"] = told;
 }
 
 /// Returns the metrics of the manager that leads.

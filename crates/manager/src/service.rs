@@ -4,7 +4,7 @@ use crate::authority::{Authority, RENEW_AFTER};
 use crate::config::ManagerConfig;
 use crate::convert;
 use crate::core::{
-    Around, Core, Drainable, DrainedHost, LeaseSnapshot, NetworkSnapshot, PendingSnapshot, Seat,
+    Around, Core, Drainable, DrainedHost, LeaseSnapshot, NetworkSnapshot, PendingSnapshot, Seat, Snapshot,
 };
 use crate::door::Guest;
 use crate::guard::{Guard, Refused};
@@ -188,49 +188,53 @@ impl Manager for Service {
             self.known_still(guest)?;
         }
         check_version(request.into_inner().protocol_version)?;
-        let snapshot = self.core()?.snapshot();
-        let (now, unreachable, mut nodes) = (snapshot.now, snapshot.unreachable, snapshot.nodes);
-        Ok(Response::new(StatusResponse {
-            protocol_version: PROTOCOL_VERSION,
-            scheduler: snapshot.scheduler.to_string(),
-            fabrics: snapshot.fabrics.into_iter().map(String::from).collect(),
-            agents: snapshot
-                .agents
-                .into_iter()
-                .map(|(name, member)| {
-                    let unreachable = unreachable.get(&name);
-                    AgentStatus {
-                        control_address: convert::address(member.address),
-                        silent_ms: now.since(member.heard_at).as_millis(),
-                        unreachable_by: unreachable.map_or_else(String::new, |said| said.by.clone()),
-                        unreachable_ms: unreachable.map_or(0, |said| now.since(said.said_at).as_millis()),
-                        node: nodes.remove(&name),
-                        name,
-                    }
-                })
-                .collect(),
-            leases: snapshot.leases.into_iter().map(lease_status).collect(),
-            pending: snapshot.pending.into_iter().map(pending_status).collect(),
-            uptime_seconds: snapshot.uptime.as_secs(),
-            streams: snapshot.streams.into_iter().map(stream_status).collect(),
-            leader: self.address.clone(),
-            devices: devices(&snapshot.network),
-            circuits: circuits(&snapshot.network),
-            splitters: splitters(&snapshot.network),
-            dark: snapshot.network.dark,
-            drained_hosts: snapshot.drained.into_iter().map(drained_host).collect(),
-            drained: snapshot.network.drained.iter().map(ToString::to_string).collect(),
-            suspected: snapshot.network.suspected.into_iter().map(suspect_status).collect(),
-            lost: snapshot
-                .lost
-                .into_iter()
-                .map(|(name, heard_at)| AgentStatus {
+        Ok(Response::new(status_response(self.core()?.snapshot(), self.address.clone())))
+    }
+}
+
+/// The manager's state in the service's words; it is reached at `leader`.
+pub(crate) fn status_response(snapshot: Snapshot, leader: String) -> StatusResponse {
+    let (now, unreachable, mut nodes) = (snapshot.now, snapshot.unreachable, snapshot.nodes);
+    StatusResponse {
+        protocol_version: PROTOCOL_VERSION,
+        scheduler: snapshot.scheduler.to_string(),
+        fabrics: snapshot.fabrics.into_iter().map(String::from).collect(),
+        agents: snapshot
+            .agents
+            .into_iter()
+            .map(|(name, member)| {
+                let unreachable = unreachable.get(&name);
+                AgentStatus {
+                    control_address: convert::address(member.address),
+                    silent_ms: now.since(member.heard_at).as_millis(),
+                    unreachable_by: unreachable.map_or_else(String::new, |said| said.by.clone()),
+                    unreachable_ms: unreachable.map_or(0, |said| now.since(said.said_at).as_millis()),
+                    node: nodes.remove(&name),
                     name,
-                    silent_ms: now.since(heard_at).as_millis(),
-                    ..AgentStatus::default()
-                })
-                .collect(),
-        }))
+                }
+            })
+            .collect(),
+        leases: snapshot.leases.into_iter().map(lease_status).collect(),
+        pending: snapshot.pending.into_iter().map(pending_status).collect(),
+        uptime_seconds: snapshot.uptime.as_secs(),
+        streams: snapshot.streams.into_iter().map(stream_status).collect(),
+        leader,
+        devices: devices(&snapshot.network),
+        circuits: circuits(&snapshot.network),
+        splitters: splitters(&snapshot.network),
+        dark: snapshot.network.dark,
+        drained_hosts: snapshot.drained.into_iter().map(drained_host).collect(),
+        drained: snapshot.network.drained.iter().map(ToString::to_string).collect(),
+        suspected: snapshot.network.suspected.into_iter().map(suspect_status).collect(),
+        lost: snapshot
+            .lost
+            .into_iter()
+            .map(|(name, heard_at)| AgentStatus {
+                name,
+                silent_ms: now.since(heard_at).as_millis(),
+                ..AgentStatus::default()
+            })
+            .collect(),
     }
 }
 

@@ -5,8 +5,10 @@ mod common;
 use common::Place;
 use common::cluster::{Cluster, Daemon};
 use polycast_testing::until;
-use std::io::{Read, Write};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 
 fn get(daemon: &Daemon, path: &str) -> String {
     let address = daemon.ready["http"].as_str().expect("a page");
@@ -15,6 +17,16 @@ fn get(daemon: &Daemon, path: &str) -> String {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer
+}
+
+/// What a daemon's view is told first.
+fn view(daemon: &Daemon, query: &str) -> Value {
+    let address = daemon.ready["http"].as_str().expect("a page");
+    let stream = TcpStream::connect(address).unwrap();
+    write!(&stream, "GET /view/events{query} HTTP/1.1\r\nHost: {address}\r\n\r\n").unwrap();
+    let mut lines = BufReader::new(stream).lines().map(|line| line.expect("the view tells its state"));
+    let told = lines.find_map(|line| line.strip_prefix("data: ").map(str::to_string));
+    serde_json::from_str(&told.expect("there is a state")).unwrap()
 }
 
 /// The value of a metric on a daemon's page.
@@ -50,4 +62,31 @@ fn daemons_show_what_they_do() {
         get(&cluster.agents[0], "/readyz").starts_with("HTTP/1.1 503")
     });
     assert!(get(&cluster.agents[0], "/healthz").starts_with("HTTP/1.1 200"));
+}
+
+/// What the agent's user sends by a path other users of the machine are not told, over the socket as on the page:
+/// they see that it is sent, and to whom. Those who show the token, which that user gives away, see all.
+#[test]
+fn names_of_objects_are_for_those_who_may_see_them() {
+    const TOKEN: &str = "0123456789abcdef";
+    for has_token in [false, true] {
+        let place = Place::new();
+        let token = place.file("view.token", TOKEN.as_bytes());
+        std::fs::set_permissions(&token, PermissionsExt::from_mode(0o600)).unwrap();
+        let line = if has_token { format!("view-token-file = '{token}'\n") } else { String::new() };
+        let settings = place.file("agent.toml", format!("http = '127.0.0.1:0'\n{line}").as_bytes());
+        let managers = vec![Daemon::manager("127.0.0.1:0", &[])];
+        let cluster = Cluster::of_with(place, managers, &["a", "b"], &["--config", &settings]);
+        let file = cluster.place.file("secret.bin", &[7; 100_000]);
+        let sent = cluster.at("a", &["send", &file, "--to", "b"]);
+        assert_eq!(sent.status, 0, "{}", sent.stderr);
+        let told = view(&cluster.agents[0], &format!("?token={TOKEN}"));
+        let past = &told["past"][0];
+        assert_eq!((&past["receiver_reports"][0]["name"], &past["done"]), (&json!("b"), &json!(1)), "{told}");
+        assert_eq!(told["objects_all"], json!(usize::from(has_token)));
+        assert_eq!(past["name"].as_str(), has_token.then_some("secret.bin"));
+        assert_eq!(told.to_string().contains("secret.bin"), has_token, "{told}");
+        // What has come from elsewhere is for all users.
+        assert!(view(&cluster.agents[1], &format!("?token={TOKEN}")).to_string().contains("secret.bin"));
+    }
 }

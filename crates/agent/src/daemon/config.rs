@@ -85,9 +85,11 @@ pub struct AgentConfig {
     /// this.
     #[serde(skip)]
     pub is_passing: bool,
-    /// Address of the agent's monitoring page: `/metrics`, `/healthz` and `/readyz`; without it there is
-    /// none.
+    /// Address of the agent's monitoring page: `/view`, `/metrics`, `/healthz` and `/readyz`; without it there
+    /// is none.
     pub http: Option<SocketAddr>,
+    /// File with the token that `/view` asks for; without one only this machine sees the view.
+    pub view_token_file: Option<PathBuf>,
     /// The hub endpoint on this host, if it has one. The program that runs the agent serves it.
     pub hub: Option<HubConfig>,
     /// The mirror of container registries on this host, if it has one; served in the same way.
@@ -135,6 +137,7 @@ impl Default for AgentConfig {
             insecure: false,
             is_passing: false,
             http: None,
+            view_token_file: None,
             hub: None,
             oci: None,
             objects_max: 65_536,

@@ -1,8 +1,11 @@
 //! Monitoring page of the agent, which the setting `http` switches on.
 
+mod view;
+
 use super::Shared;
 use super::catalog::Snapshot;
 use super::manager_link::LinkState;
+use super::objects::Objects;
 use super::sends::Sends;
 use crate::transfer::{ReceiverReport, Report};
 use polycast_api::error::Kind as ErrorKind;
@@ -87,6 +90,7 @@ fn add(counter: &AtomicU64, count: u64) {
 pub(super) struct Page {
     pub shared: Arc<Shared>,
     pub sends: Arc<Sends>,
+    pub objects: Arc<Objects>,
     pub more: Vec<More>,
 }
 
@@ -151,6 +155,10 @@ impl Watched for Page {
         metrics.extend(ended(&shared.counters));
         metrics.extend(self.more.iter().flat_map(|more| more()));
         metrics
+    }
+
+    fn view(&self, is_shown: bool) -> serde_json::Value {
+        view::view(self, is_shown)
     }
 }
 

@@ -7,7 +7,7 @@ mod delta;
 use super::Shared;
 use super::catalog::{self, Available};
 use super::manager_link::{FabricWish, addresses};
-use super::users::User;
+use super::users::{Holder, User};
 use crate::transfer::{Change, Options, Report, Steering};
 use deliver::Delivering;
 use polycast_api::client::Receivers;
@@ -17,14 +17,32 @@ use polycast_api::report::PassedOver;
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
 use polycast_protocol::delivery::CHANGES_MAX;
 use polycast_types::{Duration, ObjectId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 use tokio::sync::{Semaphore, mpsc, watch};
 
 /// Transfers that may wait until fewer run.
 const WAITING_MAX: usize = 1_024;
+
+/// Transfers that have ended and are still told of: as many as the page shows at once.
+const ENDED_MAX: usize = 16;
+
+/// A transfer that has ended.
+#[derive(Clone, Debug)]
+pub(super) struct Past {
+    /// Number of the transfer at this agent.
+    pub number: u64,
+    pub object: ObjectId,
+    pub name: String,
+    /// User who had brought the object, and whether it lay where that one has it.
+    pub holder: Option<Holder>,
+    pub in_place: bool,
+    pub at: Instant,
+    pub outcome: Result<Arc<Report>, Refusal>,
+}
 
 /// State of a transfer; it only gains information.
 #[derive(Clone, Default, Debug)]
@@ -150,6 +168,8 @@ struct Table {
     next_number: u64,
     /// The agent ends: a transfer that began now would outlive it.
     is_over: bool,
+    /// The last transfers that have ended, the youngest first.
+    past: VecDeque<Past>,
 }
 
 /// A caller that watches a transfer; it is cancelled when the last one goes.
@@ -211,7 +231,17 @@ impl Sends {
         let sends = Arc::clone(self);
         tokio::spawn(async move {
             let outcome = Delivering::new(&sends, &send, &wish, &cancel, &sender).run(changed).await;
+            let past = Past {
+                number,
+                object,
+                name: send.object.name.clone(),
+                holder: send.object.holder,
+                in_place: send.object.added_from.is_some(),
+                at: Instant::now(),
+                outcome: outcome.clone(),
+            };
             drop(send);
+            sends.remember(past);
             match &outcome {
                 Err(refusal) if refusal.kind == Kind::Cancelled => {
                     tracing::info!(%object, %refusal, "not sent")
@@ -247,6 +277,17 @@ impl Sends {
         let table = self.lock();
         let sendings = table.sendings.iter();
         sendings.map(|(key, sending)| (key.object, sending.standing.borrow().clone())).collect()
+    }
+
+    /// The last transfers that have ended, the youngest first.
+    pub(super) fn past(&self) -> Vec<Past> {
+        self.lock().past.iter().cloned().collect()
+    }
+
+    fn remember(&self, past: Past) {
+        let mut table = self.lock();
+        table.past.truncate(ENDED_MAX - 1);
+        table.past.push_front(past);
     }
 
     /// Changes the time or the receivers of the transfer of an object; gives its path, `None` while it waits.

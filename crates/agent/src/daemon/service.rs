@@ -5,12 +5,13 @@ use super::bring;
 use super::catalog::{Available, Snapshot};
 use super::choice::Choice;
 use super::convert;
-use super::manager_link::{FabricWish, LinkState};
+use super::manager_link::FabricWish;
 use super::objects::{self, Asks, Digest, Key, Objects, Watching};
 use super::processes::Call;
 use super::removals;
 use super::sends::{Sends, Standing, Watcher, Wish};
 use super::sets;
+use super::status;
 use super::streams::Streams;
 use super::users::User;
 use crate::transfer::Options;
@@ -18,7 +19,6 @@ use polycast_api::PROTOCOL_VERSION;
 use polycast_api::agent::agent_server::Agent;
 use polycast_api::agent::fetch_request::What;
 use polycast_api::agent::send_event::Event;
-use polycast_api::agent::transfer::Direction;
 use polycast_api::agent::{
     AddRequest, Caller, CreateStreamRequest, CreateStreamResponse, DeleteRequest, DeleteResponse,
     DrainRequest, DrainResponse, EndStreamRequest, EndStreamResponse, ExtendRequest, ExtendResponse,
@@ -27,8 +27,8 @@ use polycast_api::agent::{
     PinRequest, PublishRequest, PublishResponse, PutRequest, ReadRequest, ReceiveMessagesRequest,
     ReceiveMessagesResponse, RegisterRequest, RegisterResponse, RemoveRequest, RemoveResponse, SendEvent,
     SendMessagesRequest, SendMessagesResponse, SendRequest, StatusRequest, StatusResponse, SubscribeRequest,
-    TakeRequest, TakeResponse, TopicEvent, Transfer, UnregisterRequest, UnregisterResponse, WatchEvent,
-    WatchRequest, WithdrawRequest, WithdrawResponse,
+    TakeRequest, TakeResponse, TopicEvent, UnregisterRequest, UnregisterResponse, WatchEvent, WatchRequest,
+    WithdrawRequest, WithdrawResponse,
 };
 use polycast_api::convert::app_id;
 use polycast_api::error::{Kind, Refusal, check_version};
@@ -128,11 +128,9 @@ impl Service {
 
     /// Says of an object that this user must not see that there is none.
     fn check_visible(&self, id: ObjectId, user: User) -> Result<(), Refusal> {
-        match self.shared.catalog.get(id) {
-            Some(there) if !there.is_for(user) => {
-                Err(Refusal::new(Kind::ObjectUnknown, format!("there is no object {id} here")))
-            }
-            _ => Ok(()),
+        match status::is_visible(&self.shared, id, user) {
+            true => Ok(()),
+            false => Err(Refusal::new(Kind::ObjectUnknown, format!("there is no object {id} here"))),
         }
     }
 
@@ -230,41 +228,6 @@ impl Service {
                 Err(refusal.into())
             }
         }
-    }
-
-    /// The transfers that this user may see.
-    fn transfers(&self, user: User) -> Vec<Transfer> {
-        let mut transfers = Vec::new();
-        let sends = self.sends.list().into_iter();
-        for (id, standing) in sends.filter(|(id, _)| self.check_visible(*id, user).is_ok()) {
-            let report = standing.report;
-            let slowest =
-                report.iter().flat_map(|report| &report.receivers).map(|receiver| receiver.bytes).min();
-            transfers.push(Transfer {
-                app_id: id.app.0.to_vec(),
-                data_id: id.data.0,
-                direction: Direction::Sending.into(),
-                length: report.as_ref().map_or(0, |report| report.bytes),
-                bytes: slowest.unwrap_or(0),
-                report: report.map(|report| report.as_ref().into()),
-                waiting: standing.granted.is_none().then(|| convert::waiting(standing.waiting.as_ref())),
-                granted: standing.granted.as_ref().map(convert::granted),
-            });
-        }
-        let objects = self.shared.catalog.list(None).into_iter();
-        for (id, snapshot) in objects.filter(|(_, snapshot)| snapshot.is_for(user)) {
-            if let Snapshot::Receiving { bytes, total, .. } = snapshot {
-                transfers.push(Transfer {
-                    app_id: id.app.0.to_vec(),
-                    data_id: id.data.0,
-                    direction: Direction::Receiving.into(),
-                    length: total,
-                    bytes,
-                    ..Transfer::default()
-                });
-            }
-        }
-        transfers
     }
 }
 
@@ -433,31 +396,18 @@ impl Agent for Service {
         let request = request.into_inner();
         check_version(request.protocol_version)?;
         let app = if request.app_id.is_empty() { None } else { Some(app_id(&request.app_id)?) };
-        let objects = self.shared.catalog.list(app).into_iter();
-        let objects = objects
-            .filter(|(_, snapshot)| snapshot.is_for(user))
-            .map(|(id, snapshot)| convert::object(id, snapshot, &self.shared.store.path(id), user))
-            .collect();
+        let objects = status::objects(&self.shared, app, user);
         Ok(Response::new(ListResponse { objects }))
     }
 
     async fn status(&self, request: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
         let user = User::of(&request)?;
         check_version(request.into_inner().protocol_version)?;
-        let shared = &self.shared;
-        let asked = move |shared: &Shared| {
-            let rests = if user.is_other() {
-                Vec::new()
-            } else {
-                shared.limits.rests(&shared.catalog, &shared.store)
-            };
-            (shared.store.free_bytes().unwrap_or(0), rests)
-        };
-        let (store_free_bytes, rests) = self.aside(asked).await?;
-        let state = shared.link.state();
-        let (peers, lost) = match state {
-            LinkState::Joined => shared.link.peers().await,
-            LinkState::Away { .. } => Default::default(),
+        let sends = Arc::clone(&self.sends);
+        let status = self.aside(move |shared| status::status(shared, &sends, user)).await?;
+        let (peers, lost) = match status.manager_connected {
+            true => self.shared.link.peers().await,
+            false => Default::default(),
         };
         let peer = |peer: super::manager_link::Peer| Peer {
             name: peer.name,
@@ -466,29 +416,8 @@ impl Agent for Service {
             unreachable_by: peer.unreachable_by,
             unreachable_ms: peer.unreachable_ms,
         };
-        Ok(Response::new(StatusResponse {
-            protocol_version: PROTOCOL_VERSION,
-            agent_name: shared.name.clone(),
-            interface_address: shared.interface().to_string(),
-            control_address: shared.place().control.to_string(),
-            manager_address: shared.link.manager(),
-            manager_connected: state == LinkState::Joined,
-            manager_error: match state {
-                LinkState::Joined => String::new(),
-                LinkState::Away { reason, .. } => reason,
-            },
-            store: shared.store.folder().to_string_lossy().into_owned(),
-            store_free_bytes,
-            uptime_seconds: shared.started.elapsed().as_secs(),
-            registered_processes: u32::try_from(shared.processes.count()).unwrap_or(u32::MAX),
-            transfers: self.transfers(user),
-            peers: peers.into_iter().map(peer).collect(),
-            lost: lost.into_iter().map(peer).collect(),
-            store_max_bytes: shared.limits.most(),
-            store_used_bytes: shared.catalog.stored_bytes(None),
-            rests: rests.into_iter().map(convert::rest).collect(),
-            descriptors_max: rustix::process::getrlimit(rustix::process::Resource::Nofile).current,
-        }))
+        let (peers, lost) = (peers.into_iter().map(peer).collect(), lost.into_iter().map(peer).collect());
+        Ok(Response::new(StatusResponse { peers, lost, ..status }))
     }
 
     async fn manager_status(

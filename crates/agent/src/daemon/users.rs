@@ -57,6 +57,11 @@ impl User {
         User { uid: rustix::process::geteuid().as_raw(), rank: Rank::Own }
     }
 
+    /// A user of whom nothing is known: one who looks at the page. No user has this number.
+    pub(crate) fn anyone() -> Self {
+        User { uid: u32::MAX, rank: Rank::Other }
+    }
+
     /// The user of this number.
     pub(crate) fn numbered(uid: u32) -> Self {
         let own = rustix::process::geteuid().as_raw();

@@ -97,6 +97,12 @@ impl Drop for Place {
 type Events = mpsc::Sender<Result<FetchEvent, Status>>;
 
 impl Objects {
+    /// The objects that processes on this host wait for, with the number of those.
+    pub(crate) fn waits(&self) -> Vec<(ObjectId, usize)> {
+        let fetches = self.fetches();
+        fetches.objects.iter().map(|(object, fetch)| (*object, fetch.waiters.len())).collect()
+    }
+
     /// Waits for an object, and tells the caller how it goes.
     pub(crate) async fn fetch(
         self: Arc<Self>,

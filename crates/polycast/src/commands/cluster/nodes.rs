@@ -84,7 +84,7 @@ fn text(nodes: &[Node]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use polycast_api::manager::{DrainedHost, StatusResponse};
+    use polycast_api::manager::StatusResponse;
     use serde_json::json;
 
     #[test]
