@@ -114,10 +114,10 @@ class Daemon:
 class Cluster:
     """A manager and agents on the loopback interface."""
 
-    def __init__(self, folder: Path, names: list[str], settings: str) -> None:
+    def __init__(self, folder: Path, names: list[str], settings: str, agent_settings: str = "") -> None:
         self.folder, self.daemons = folder, []
         (folder / "manager.toml").write_text(f'http = "127.0.0.1:0"\n{settings}')
-        (folder / "agent.toml").write_text('http = "127.0.0.1:0"\ninterface = "lo"\nstore-max = "1GiB"\n')
+        (folder / "agent.toml").write_text(f'http = "127.0.0.1:0"\ninterface = "lo"\nstore-max = "1GiB"\n{agent_settings}')
         try:
             self.manager = self._start("manager", "--listen", "127.0.0.1:0", "--config", str(folder / "manager.toml"))
             self.agents = {name: self._agent(name) for name in names}
