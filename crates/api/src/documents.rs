@@ -1,5 +1,5 @@
-//! State of the daemons as JSON: the documents that commands print with `--json` and that the page of a daemon
-//! shows. `docs/reference/json.md` has their fields.
+//! State of the daemons as JSON: the documents that commands print with `--json` and that the page of a
+//! daemon shows. `docs/reference/json.md` has their fields.
 
 mod manager;
 

@@ -129,8 +129,8 @@ pub trait Watched: Send + Sync + 'static {
     /// Its metrics.
     fn metrics(&self) -> Vec<Metric>;
 
-    /// Its state for the view, in the words of [`crate::documents`]: `is_shown` is whether those who look have
-    /// shown the token, which only the daemon's user gives away.
+    /// Its state for the view, in the words of [`crate::documents`]. With `is_shown` the viewer has shown the
+    /// token, which only the daemon's user gives away.
     fn view(&self, is_shown: bool) -> serde_json::Value;
 }
 

@@ -19,7 +19,7 @@ fn get(daemon: &Daemon, path: &str) -> String {
     answer
 }
 
-/// What a daemon's view is told first.
+/// First state that a daemon's view is told.
 fn view(daemon: &Daemon, query: &str) -> Value {
     let address = daemon.ready["http"].as_str().expect("a page");
     let stream = TcpStream::connect(address).unwrap();
@@ -64,8 +64,9 @@ fn daemons_show_what_they_do() {
     assert!(get(&cluster.agents[0], "/healthz").starts_with("HTTP/1.1 200"));
 }
 
-/// What the agent's user sends by a path other users of the machine are not told, over the socket as on the page:
-/// they see that it is sent, and to whom. Those who show the token, which that user gives away, see all.
+/// Other users of the machine are not told, on the page as over the socket, what the agent's user sends by a
+/// path: they see that something is sent, and its receivers. A viewer with the token, which that user gives
+/// away, sees all.
 #[test]
 fn names_of_objects_are_for_those_who_may_see_them() {
     const TOKEN: &str = "0123456789abcdef";

@@ -85,8 +85,8 @@ pub struct AgentConfig {
     /// this.
     #[serde(skip)]
     pub is_passing: bool,
-    /// Address of the agent's monitoring page: `/view`, `/metrics`, `/healthz` and `/readyz`; without it there
-    /// is none.
+    /// Address of the agent's monitoring page: `/view`, `/metrics`, `/healthz` and `/readyz`; without it
+    /// there is none.
     pub http: Option<SocketAddr>,
     /// File with the token that `/view` asks for; without one only this machine sees the view.
     pub view_token_file: Option<PathBuf>,

@@ -1,9 +1,10 @@
-//! The view: a page for people in a browser, and the state of the daemon that it shows, as server-sent events.
+//! The view: a page for people in a browser, and the state of the daemon that it shows, as server-sent
+//! events.
 //!
 //! Read only, like the rest. The page itself holds nothing of the daemon; the events are JSON, and the page
-//! puts what is in them on the screen as text. Who is on this machine may look; from elsewhere it takes a token,
-//! in `?token=` or in the cookie that the page then sets. There are few places for those who listen, and
-//! however many there are, the daemon is looked at some times a second.
+//! puts what is in them on the screen as text. Users of this machine may look; from elsewhere it takes a
+//! token, in `?token=` or in the cookie that the page then sets. There are few places for those that listen,
+//! and however many there are, the daemon is looked at some times a second.
 
 use super::token::Token;
 use super::{Page, is_own_name};

@@ -33,7 +33,7 @@ impl Asked {
         Asked(stream)
     }
 
-    /// What comes until there is this text in it, or until the end.
+    /// Answer up to this text, or to its end.
     async fn until(&mut self, part: &str) -> String {
         let mut answer = Vec::new();
         let mut bytes = [0; 4_096];
@@ -83,6 +83,7 @@ async fn the_page_is_whole_and_lets_no_other_script_run() {
         }
         assert_eq!(page.matches(nonce).count(), 2, "one script and one style");
         assert_eq!(page.replace(nonce, NONCE), PAGE, "nothing of the daemon is in the page");
+        let page = page.replace("\"http://www.w3.org/2000/svg\"", "the name of a kind of elements");
         for foreign in ["http:", "https:", " src=", "@import", "url(", "innerHTML", "onclick", "style=\""] {
             assert!(!page.contains(foreign), "{foreign}");
         }
@@ -211,6 +212,34 @@ async fn there_are_so_many_listeners_and_they_share_what_is_looked_at() {
     assert!(looks <= 2 * begun.elapsed().as_millis() / AGAIN.as_millis() + 3, "{looks}");
     listeners.pop();
     listen(address).await;
+}
+
+/// A daemon in which nothing happens.
+struct Still;
+
+impl crate::http::Watched for Still {
+    fn ready(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn metrics(&self) -> Vec<crate::http::Metric> {
+        Vec::new()
+    }
+
+    fn view(&self, _: bool) -> serde_json::Value {
+        serde_json::json!({})
+    }
+}
+
+#[tokio::test]
+async fn where_nothing_changes_there_are_signs_of_life_alone() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let served = crate::http::serve(listener, Arc::new(Still), Access::default(), std::future::pending());
+    tokio::spawn(served);
+    let told = Asked::begin(address, "GET /view/events", "").await.until(": alive").await;
+    assert_eq!(told.matches("data:").count(), 1, "{told}");
+    assert!(told.contains(": alive"), "{told}");
 }
 
 #[tokio::test]
