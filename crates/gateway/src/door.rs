@@ -163,6 +163,12 @@ pub(crate) fn asked_range(headers: &HeaderMap, etag: &str, size: u64) -> Result<
     Ok(Some(range))
 }
 
+/// Returns true if a client goes on from what it has.
+pub(crate) fn goes_on(headers: &HeaderMap) -> bool {
+    let range = headers.get(header::RANGE).and_then(|value| value.to_str().ok());
+    range.is_some_and(|range| range.trim().ends_with('-'))
+}
+
 impl AsyncRead for Line {
     fn poll_read(
         self: Pin<&mut Self>,

@@ -1,7 +1,8 @@
 //! Files of other servers in the agent's store: there already, from another agent, or read here for all.
 
-use crate::coming::{Arrived, Coming, Outcome};
+use crate::coming::{Arrived, Coming, Kept, Outcome, Stretch};
 use crate::counts::{Counts, CountsOf, Source};
+use crate::parts::{self, Early, Gathering, Giving};
 use crate::trouble::Trouble;
 use crate::upstream::read;
 use axum::http::{Request, StatusCode};
@@ -15,13 +16,14 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Mutex as Turn, Semaphore, mpsc, watch};
 use tokio::task::AbortHandle;
 
-/// Files that are asked for at a time; the agent's door has places for 200 calls, and a file takes three.
-const FILES_MAX: usize = 60;
+/// Files that are asked for at a time; the agent's door has places for 200 calls, and a file takes five.
+const FILES_MAX: usize = 36;
 /// Pieces that are read ahead.
 const PIECES_MAX: usize = 8;
 /// Time without news of a file after which the agent is asked whether any can come.
@@ -62,7 +64,16 @@ pub(crate) struct Files {
     counts: Arc<Counts>,
     /// Files that are on their way, by their keys.
     coming: Mutex<HashMap<String, Coming>>,
+    /// Failures by the keys of files: what clients have of these they cannot go on from.
+    failures: Mutex<HashMap<String, Failures>>,
     places: Semaphore,
+}
+
+/// How often a file has not come, and whether clients had bytes of it then.
+#[derive(Clone, Copy, Default, Debug)]
+struct Failures {
+    count: u32,
+    were_handed_out: bool,
 }
 
 /// Ends what was begun for a file when that is here, or does not come.
@@ -82,6 +93,7 @@ impl Files {
             endpoint,
             counts,
             coming: Mutex::default(),
+            failures: Mutex::default(),
             places: Semaphore::new(FILES_MAX),
         }
     }
@@ -100,15 +112,16 @@ impl Files {
         if let Some(coming) = coming.get(&key) {
             return coming.clone();
         }
-        let (arrived, outcome) = (watch::Sender::new(None), watch::Sender::new(None));
-        let one = Coming { arrived: arrived.subscribe(), outcome: outcome.subscribe() };
+        let (early, outcome) = (Arc::new(Early::new(asked.size)), watch::Sender::new(None));
+        let (arrived, outcome_told) = (early.arrived.subscribe(), outcome.subscribe());
+        let one = Coming { arrived, outcome: outcome_told, takes_unchecked: false };
         coming.insert(key.clone(), one.clone());
         let files = Arc::clone(self);
         tokio::spawn(async move {
             let forget = Forget { files: Arc::clone(&files), key };
             // The semaphore is never closed.
             let _place = files.places.acquire().await;
-            let came = files.bring(&asked, &arrived).await;
+            let came = files.bring(&asked, &early).await;
             // Those that ask from now on ask anew.
             drop(forget);
             outcome.send_replace(Some(came));
@@ -117,12 +130,20 @@ impl Files {
     }
 
     /// Gets the file into the store, and says in the log how.
-    async fn bring(self: &Arc<Self>, asked: &Asked, arrived: &watch::Sender<Option<Arrived>>) -> Outcome {
+    async fn bring(self: &Arc<Self>, asked: &Asked, early: &Arc<Early>) -> Outcome {
         let began = Instant::now();
-        let outcome = match self.object_telling(asked, arrived).await {
+        let outcome = match self.object_telling(asked, early).await {
             Ok((object, source)) => opened(object).await.map(|file| (file, source)),
             Err(trouble) => Err(trouble),
         };
+        let outcome = match outcome {
+            Ok((file, source)) => begins_so(early, &file).await.map(|()| (file, source)),
+            Err(trouble) => Err(trouble),
+        };
+        self.put_away(early, outcome.as_ref().ok().map(|(_, source)| *source));
+        if outcome.is_err() && early.was_handed_out() {
+            self.failures_of(&asked.key, |failures| failures.were_handed_out = true);
+        }
         match outcome {
             Ok((file, source)) => {
                 let (bytes, seconds) = (asked.size, began.elapsed().as_secs_f64());
@@ -140,15 +161,48 @@ impl Files {
 
     /// Gets the file into the store.
     pub(crate) async fn object(self: &Arc<Self>, asked: &Asked) -> Result<(Object, Source), Trouble> {
-        self.object_telling(asked, &watch::Sender::new(None)).await
+        let early = Arc::new(Early::new(asked.size));
+        let outcome = self.object_telling(asked, &early).await;
+        self.put_away(&early, outcome.as_ref().ok().map(|(_, source)| *source));
+        outcome
+    }
+
+    /// Removes parts: those of the host that has read the file are there for others for a while.
+    fn put_away(&self, early: &Early, source: Option<Source>) {
+        let pause = if source == Some(Source::Origin) { parts::LINGER } else { Duration::ZERO };
+        early.remove_after(&self.agent, pause);
+    }
+
+    /// Returns true if clients have the beginning of a file that did not come: it may be another one's.
+    pub(crate) fn was_handed_out_wrongly(&self, key: &str) -> bool {
+        self.failures_of(key, |failures| failures.were_handed_out)
+    }
+
+    fn failures_of<T>(&self, key: &str, change: impl FnOnce(&mut Failures) -> T) -> T {
+        let mut all = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failures = all.get(key).copied().unwrap_or_default();
+        let changed = change(&mut failures);
+        if failures.count > 0 || failures.were_handed_out {
+            all.insert(key.to_string(), failures);
+        }
+        changed
+    }
+
+    /// What has come so far belongs to a try that has failed.
+    fn leave(&self, asked: &Asked, early: &Early) {
+        early.leave();
+        self.failures_of(&asked.key, |failures| failures.count += 1);
     }
 
     async fn object_telling(
         self: &Arc<Self>,
         asked: &Asked,
-        arrived: &watch::Sender<Option<Arrived>>,
+        early: &Arc<Early>,
     ) -> Result<(Object, Source), Trouble> {
-        let mut outcome = self.fetch(asked, arrived).await;
+        let mut outcome = self.fetch(asked, early).await;
+        if !matches!(outcome, Ok(Ok(_))) {
+            self.leave(asked, early);
+        }
         if let Err(error) = &outcome {
             match error.kind() {
                 // Others could not read it, or an earlier try here; this one has not been told to yet.
@@ -157,7 +211,10 @@ impl Files {
                 None => *self.session.lock().await = None,
                 Some(_) => return outcome.map_err(|error| in_words(&error)).flatten(),
             }
-            outcome = self.fetch(asked, arrived).await;
+            outcome = self.fetch(asked, early).await;
+            if !matches!(outcome, Ok(Ok(_))) {
+                self.leave(asked, early);
+            }
         }
         outcome.map_err(|error| in_words(&error)).flatten()
     }
@@ -165,14 +222,30 @@ impl Files {
     async fn fetch(
         self: &Arc<Self>,
         asked: &Asked,
-        arrived: &watch::Sender<Option<Arrived>>,
+        early: &Arc<Early>,
     ) -> Result<Result<(Object, Source), Trouble>, ClientError> {
         let (agent, session) = self.session().await?;
         let mut fetching = session.fetch(Wanted::Key(asked.key.clone()), true, None).await?;
         let (mut source, mut reading, mut following) = (Source::Peer, None, None);
         let mut object = None;
+        let mut first = self.first_part(asked, &session);
         loop {
-            let Some(event) = next(&mut fetching).await else {
+            let event = tokio::select! {
+                event = next(&mut fetching) => event,
+                part = come(&mut first) => {
+                    first = None;
+                    if let (Some(part), Some(to)) = (part, &object) {
+                        // Of the whole one that reads it sends nothing to who takes its parts.
+                        drop(fetching);
+                        if let Some(whole) = self.gathered((&agent, &session), asked, early, to, part).await {
+                            return Ok(Ok((whole, Source::Peer)));
+                        }
+                        fetching = session.fetch(Wanted::Key(asked.key.clone()), true, None).await?;
+                    }
+                    continue;
+                }
+            };
+            let Some(event) = event else {
                 match is_cut_off(&agent).await? {
                     Some(trouble) if reading.is_none() => return Ok(Err(trouble)),
                     _ => continue,
@@ -181,18 +254,19 @@ impl Files {
             match event {
                 Ok(Some(Event::Waiting(waiting))) => {
                     if is_here(&agent, &waiting).await? {
-                        source = Source::Store;
+                        (source, first) = (Source::Store, None);
                     }
                     object = Some(waiting);
                 }
                 Ok(Some(Event::Fill(_))) => {
-                    source = Source::Origin;
-                    reading = Some(self.read(&session, asked.clone()));
+                    (source, first) = (Source::Origin, None);
+                    reading = Some(self.read(&session, asked.clone(), early));
                 }
                 Ok(Some(Event::Progress(at))) => {
-                    let is_worth = reading.is_none() && at.total >= FOLLOWED_LEN;
+                    first = None;
+                    let is_worth = reading.is_none() && at.total >= FOLLOWED_LEN && !early.was_handed_out();
                     if let (true, None, Some(object)) = (is_worth, &following, &object) {
-                        let task = follow(agent.clone(), object.clone(), asked.size, arrived.clone());
+                        let task = follow(agent.clone(), object.clone(), asked.size, early.arrived.clone());
                         following = Some(Following(tokio::spawn(task).abort_handle()));
                     }
                 }
@@ -204,6 +278,36 @@ impl Files {
                     // What went wrong here says more than what others made of it.
                     return own_trouble(reading).await.map_or(Err(error), |trouble| Ok(Err(trouble)));
                 }
+            }
+        }
+    }
+
+    /// The first part of a file that another host reads, if that comes in parts.
+    fn first_part(&self, asked: &Asked, session: &Session) -> Option<FirstPart> {
+        if !parts::is_parted(asked) || session.is_other_user() {
+            return None;
+        }
+        let attempt = self.failures_of(&asked.key, |failures| failures.count);
+        Some(Box::pin(parts::first(session.clone(), parts::first_key(asked, attempt))))
+    }
+
+    /// Puts a file together from its parts, where they come.
+    async fn gathered(
+        &self,
+        (agent, session): (&AgentClient, &Session),
+        asked: &Asked,
+        early: &Early,
+        to: &FetchWaiting,
+        first: Object,
+    ) -> Option<Object> {
+        let attempt = self.failures_of(&asked.key, |failures| failures.count);
+        let gathering = Gathering { agent, session, asked, attempt, early };
+        match gathering.run(to, first).await {
+            Ok(whole) => Some(whole),
+            Err(why) => {
+                tracing::info!("{}: not put together from parts: {why}", Printable(&asked.shown));
+                self.leave(asked, early);
+                None
             }
         }
     }
@@ -220,14 +324,20 @@ impl Files {
     }
 
     /// Begins to read a file from its origin for all who ask; gives where it says what has gone wrong.
-    fn read(self: &Arc<Self>, session: &Session, asked: Asked) -> watch::Receiver<Option<Trouble>> {
+    fn read(
+        self: &Arc<Self>,
+        session: &Session,
+        asked: Asked,
+        early: &Arc<Early>,
+    ) -> watch::Receiver<Option<Trouble>> {
         let (sender, pieces) = mpsc::channel::<Piece>(PIECES_MAX);
+        let given = self.give(session, &asked, early);
         let failed = Arc::new(watch::Sender::new(None));
         let trouble = failed.subscribe();
         let (files, reading, size) = (Arc::clone(self), Arc::clone(&failed), asked.size);
         let request = asked.request.clone();
         std::thread::spawn(move || {
-            if let Err(trouble) = files.copy(&request, size, &sender) {
+            if let Err(trouble) = files.copy(&request, size, &sender, given) {
                 reading.send_replace(Some(trouble.clone()));
                 let _ = sender.blocking_send(Err(trouble.message));
             }
@@ -243,14 +353,31 @@ impl Files {
         trouble
     }
 
+    /// Gives what is read to other hosts in parts, if it is long; gives the way to them.
+    fn give(&self, session: &Session, asked: &Asked, early: &Arc<Early>) -> Option<mpsc::Sender<Vec<u8>>> {
+        if !parts::is_parted(asked) || session.is_other_user() {
+            return None;
+        }
+        let (given, read) = mpsc::channel(PIECES_MAX);
+        let (session, asked, early) = (session.clone(), asked.clone(), Arc::clone(early));
+        let attempt = self.failures_of(&asked.key, |failures| failures.count);
+        tokio::spawn(Giving { session, asked, attempt, early }.run(read));
+        Some(given)
+    }
+
     fn copy(
         &self,
         request: &Request<Vec<u8>>,
         size: u64,
         pieces: &mpsc::Sender<Piece>,
+        given: Option<mpsc::Sender<Vec<u8>>>,
     ) -> Result<(), Trouble> {
         read(request, size, |piece| {
             self.counts().read(piece.len() as u64);
+            if let Some(given) = &given {
+                // Parts end where they are of no use.
+                let _ = given.blocking_send(piece.clone());
+            }
             pieces.blocking_send(Ok(piece)).is_ok()
         })?;
         // These were all.
@@ -298,8 +425,9 @@ async fn follow(
                 path = event.path;
             }
             if let Some(file) = &open {
-                let one = Arrived { file: Arc::clone(file), until: here.first_missing(0).min(size - 1) };
-                arrived.send_replace(Some(one));
+                let stretches = Arc::new(vec![Stretch { kept: Kept::Open(Arc::clone(file)), begin: 0 }]);
+                let until = here.first_missing(0).min(size - 1);
+                arrived.send_replace(Some(Arrived { stretches, until, is_checked: true }));
             }
         }
         session.unregister().await
@@ -316,6 +444,30 @@ async fn own_trouble(reading: Option<watch::Receiver<Option<Trouble>>>) -> Optio
     let mut reading = reading?;
     let said = tokio::time::timeout(SAID_WITHIN, reading.wait_for(Option::is_some)).await.ok()?.ok()?;
     said.clone()
+}
+
+/// A first part that is waited for.
+type FirstPart = Pin<Box<dyn Future<Output = Option<Object>> + Send>>;
+
+async fn come(first: &mut Option<FirstPart>) -> Option<Object> {
+    match first {
+        Some(first) => first.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Compares a file with what clients have of it from a try that has failed.
+async fn begins_so(early: &Arc<Early>, file: &Arc<File>) -> Result<(), Trouble> {
+    let (early, file) = (Arc::clone(early), Arc::clone(file));
+    let compared = tokio::task::spawn_blocking(move || early.is_beginning_of(&file)).await;
+    match compared.map_err(io::Error::other).flatten() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Trouble::upstream("the bytes that came at first were not those of the file")),
+        Err(error) => Err(Trouble::upstream(format!(
+            "the bytes that came at first cannot be compared: {}",
+            plain(&error)
+        ))),
+    }
 }
 
 /// Opens a file in the store: from then on it stays, even where it has to make room.

@@ -2,8 +2,7 @@
 
 use crate::answers::{Answers, Fresh};
 use crate::counts::Counts;
-use crate::door::asked_range;
-use crate::door::{Admission, Visitor};
+use crate::door::{Admission, Visitor, asked_range, goes_on};
 use crate::files::{Endpoint, Files};
 use crate::place::{About, ApiPlace, FilePlace, PREFIX, Place, Wrong};
 use crate::trouble::{ERROR_CODE, Trouble};
@@ -101,7 +100,11 @@ impl Hub {
             response.headers_mut().insert(header::CONTENT_LENGTH, meta.size.into());
             return Ok(response);
         }
-        let range = match asked_range(&headers, &meta.hex, meta.size)? {
+        // Who goes on from the beginning of another file is given all of this one: clients begin anew then.
+        let is_misled = goes_on(&headers) && self.files.was_handed_out_wrongly(&meta.key());
+        let part = asked_range(&headers, &meta.hex, meta.size)?.filter(|_| !is_misled);
+        let is_whole = part.is_none();
+        let range = match part {
             Some(range) => {
                 *response.status_mut() = StatusCode::PARTIAL_CONTENT;
                 let value = format!("bytes {}-{}/{}", range.start, range.end - 1, meta.size);
@@ -115,6 +118,8 @@ impl Hub {
             // In the commit that was told of: a name may lead to another one by now.
             let path = place.at(meta.commit.as_ref().unwrap_or(&place.revision));
             let mut coming = self.files.get(self.upstream.asked(place, &path, &meta, token.as_ref())?);
+            // Of a range that has come nobody knows that it was another file's.
+            coming.takes_unchecked = is_whole;
             coming.from(range.start).await?;
             *response.body_mut() = coming.body(range);
         }

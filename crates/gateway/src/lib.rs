@@ -12,6 +12,7 @@ mod files;
 mod hub;
 mod images;
 pub mod origin;
+mod parts;
 mod place;
 pub mod pull;
 mod trouble;
@@ -26,8 +27,9 @@ use polycast_api::settings::{HubConfig, OciConfig};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 use tokio::net::TcpListener;
 
 /// An endpoint of a host.
@@ -35,6 +37,8 @@ pub struct Gateway {
     listener: TcpListener,
     address: SocketAddr,
     pages: Router,
+    agent: PathBuf,
+    began: SystemTime,
 }
 
 impl Gateway {
@@ -44,7 +48,7 @@ impl Gateway {
     /// The address cannot be used, or a setting is wrong.
     pub async fn of_hub(config: &HubConfig, agent: &Path, counts: Arc<Counts>) -> io::Result<Self> {
         let hub = Arc::new(Hub::new(config, agent, counts).map_err(io::Error::other)?);
-        Self::bind(config.listen, Router::new().fallback(hub::answer).with_state(hub)).await
+        Self::bind(config.listen, agent, Router::new().fallback(hub::answer).with_state(hub)).await
     }
 
     /// Listens for container runtimes, as a mirror of registries.
@@ -53,13 +57,13 @@ impl Gateway {
     /// The address cannot be used, or a setting is wrong.
     pub async fn of_images(config: &OciConfig, agent: &Path, counts: Arc<Counts>) -> io::Result<Self> {
         let images = Arc::new(Images::new(config, agent, counts).map_err(io::Error::other)?);
-        Self::bind(config.listen, Router::new().fallback(images::answer).with_state(images)).await
+        Self::bind(config.listen, agent, Router::new().fallback(images::answer).with_state(images)).await
     }
 
-    async fn bind(listen: SocketAddr, pages: Router) -> io::Result<Self> {
+    async fn bind(listen: SocketAddr, agent: &Path, pages: Router) -> io::Result<Self> {
         let listener = TcpListener::bind(listen).await?;
         let address = listener.local_addr()?;
-        Ok(Gateway { listener, address, pages })
+        Ok(Gateway { listener, address, pages, agent: agent.to_path_buf(), began: SystemTime::now() })
     }
 
     /// The address that it listens on.
@@ -70,6 +74,8 @@ impl Gateway {
 
     /// Answers until `shutdown` is ready.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) {
+        let (agent, began) = (self.agent, self.began);
+        tokio::spawn(async move { parts::remove_left(&agent, began).await });
         let service = self.pages.into_make_service_with_connect_info::<door::Visitor>();
         let served = axum::serve(door::Door::new(self.listener), service).into_future();
         tokio::select! {

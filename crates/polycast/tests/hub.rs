@@ -5,7 +5,7 @@
 mod common;
 
 use common::cluster::{Cluster, Daemon};
-use common::hub::{FIRST, FakeHub, Heard, Manner, SECOND, TOKEN, ask};
+use common::hub::{FIRST, FakeHub, Heard, Manner, SECOND, TOKEN, ask, ask_telling};
 use common::{Place, noise};
 use polycast_testing::{free_port, until};
 use std::time::Duration;
@@ -369,4 +369,93 @@ fn a_repository_is_pulled_into_the_clients_cache_and_to_all_stores() {
     assert_eq!(hub.given(), given);
     let none = cluster.at("a", &["hf", "pull", "org/none", "--upstream", &hub.address, "--cache", &cache]);
     assert!(none.status != 0 && none.stderr.contains("cannot pull org/none"), "{}", none.stderr);
+}
+
+/// A file that is long enough to come in parts, at this rate within 8 s.
+const LONG: usize = 40_000_003;
+const LONG_RATE: usize = 5_000_000;
+const LONG_PATH: &str = "/org/m/resolve/main/model.large";
+
+fn long() -> (FakeHub, Vec<u8>) {
+    let bytes = noise(LONG);
+    (FakeHub::start(&[(FIRST, "model.large", bytes.clone())]), bytes)
+}
+
+#[test]
+fn what_is_read_is_with_all_before_the_hub_is_half_through() {
+    let (hub, bytes) = long();
+    let cluster = cluster(&hub, QUICK, &["a", "b", "c"]);
+    hub.set(Manner::Slowly(LONG_RATE, false));
+    let begun = std::sync::Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for agent in 0..3 {
+            let (endpoint, hub, begun, bytes) = (endpoint(&cluster, agent), &hub, &begun, &bytes);
+            scope.spawn(move || {
+                let at = || begun.lock().unwrap().push(hub.given().1);
+                let heard = ask_telling(&endpoint, "GET", LONG_PATH, &[], at);
+                assert!(heard.status == 200 && heard.body == *bytes, "{}", heard.status);
+            });
+        }
+    });
+    let begun = begun.into_inner().unwrap();
+    assert_eq!(begun.len(), 3);
+    assert!(begun.iter().all(|at| *at < LONG as u64 / 2), "the hub had given {begun:?} bytes");
+    assert_eq!(hub.given(), (1, LONG as u64), "from the hub it comes once");
+    // What is left is the file, for all.
+    until("the parts are gone", || {
+        ["b", "c"].iter().all(|agent| cluster.at(agent, &["ls"]).json().as_array().map(Vec::len) == Some(1))
+    });
+}
+
+#[test]
+fn a_beginning_that_is_another_files_is_none_that_a_client_goes_on_from() {
+    let (hub, bytes) = long();
+    let cluster = cluster(&hub, QUICK, &["a", "b"]);
+    hub.set(Manner::Slowly(2 * LONG_RATE, true));
+    let mut had = Vec::new();
+    for heard in get_at_all(&cluster, LONG_PATH) {
+        // It has begun, and the last byte does not come.
+        assert!(heard.status == 200 && heard.body.len() < LONG, "{} {}", heard.status, heard.body.len());
+        had.push(heard.body.len());
+    }
+    assert!(had.iter().any(|len| *len > LONG / 3), "what is wrong was on its way: {had:?}");
+    hub.set(Manner::Right);
+    for (agent, had) in had.into_iter().enumerate() {
+        let range = format!("Range: bytes={}-", had.max(1));
+        let heard = ask(&endpoint(&cluster, agent), "GET", LONG_PATH, &[&range]);
+        assert!(heard.status == 200 && heard.body == bytes, "{}", heard.status);
+        // Bytes that it has not had it may ask for.
+        let part = ask(&endpoint(&cluster, agent), "GET", LONG_PATH, &["Range: bytes=5-8"]);
+        assert_eq!((part.status, &part.body[..]), (206, &bytes[5..9]));
+    }
+}
+
+#[test]
+fn where_the_reading_agent_dies_between_parts_clients_of_others_go_on() {
+    let (hub, bytes) = long();
+    let mut cluster = cluster(&hub, QUICK, &["a", "b", "c"]);
+    hub.set(Manner::Slowly(LONG_RATE, false));
+    let [a, b, c] = [0, 1, 2].map(|agent| endpoint(&cluster, agent));
+    let first = std::thread::spawn(move || {
+        std::panic::catch_unwind(|| ask(&a, "GET", LONG_PATH, &[])).map(|heard| heard.body.len())
+    });
+    until("it is being read", || hub.given().1 > 0);
+    let (begun, at_begin) = std::sync::mpsc::channel();
+    let others = [b, c].map(|endpoint| {
+        let begun = begun.clone();
+        let tell = move || begun.send(()).unwrap();
+        std::thread::spawn(move || ask_telling(&endpoint, "GET", LONG_PATH, &[], tell))
+    });
+    for _ in 0..2 {
+        at_begin.recv_timeout(polycast_testing::HANG).unwrap();
+    }
+    assert_eq!(hub.given().0, 1);
+    hub.set(Manner::Right);
+    cluster.agents[0].kill();
+    for other in others {
+        let heard = other.join().unwrap();
+        assert!(heard.status == 200 && heard.body == bytes, "{} {}", heard.status, heard.body.len());
+    }
+    assert_eq!(hub.given().0, 2, "one after the other");
+    assert!(first.join().unwrap().unwrap_or(0) < LONG);
 }

@@ -6,12 +6,15 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// The commits that the hub has.
 pub(crate) const FIRST: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 pub(crate) const SECOND: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
 /// Files of this length and more are kept elsewhere, under their SHA-256.
 const LARGE: usize = 100_000;
+/// Pieces that a slow hub sends in a second.
+const SLOWLY_A_SECOND: usize = 20;
 /// The token of those who may see the private repository.
 pub(crate) const TOKEN: &str = "Bearer hf_right";
 
@@ -22,6 +25,8 @@ pub(crate) enum Manner {
     Right,
     /// One bit is another.
     Flipped,
+    /// So many bytes a second, and one bit is another where that is true.
+    Slowly(usize, bool),
     /// Half of it, and then nothing.
     Held,
     /// Half of it, and then the connection ends; what is left where that is asked for.
@@ -216,7 +221,7 @@ fn send(
             headers.push("Retry-After: 3".into());
             bytes.clear();
         }
-        Manner::Flipped => {
+        Manner::Flipped | Manner::Slowly(_, true) => {
             let at = bytes.len() / 3;
             bytes[at] ^= 1;
         }
@@ -236,9 +241,18 @@ fn send(
     }
     let is_half = manner == Manner::Held || manner == Manner::Broken && from == 0;
     let given = if is_half { &bytes[..bytes.len() / 2] } else { &bytes[..] };
-    stream.write_all(given)?;
+    let count = |bytes: &[u8]| state.lock().unwrap().bytes += if is_file { bytes.len() as u64 } else { 0 };
+    if let Manner::Slowly(rate, _) = manner {
+        for piece in given.chunks(rate / SLOWLY_A_SECOND) {
+            stream.write_all(piece)?;
+            count(piece);
+            std::thread::sleep(Duration::from_secs(1) / SLOWLY_A_SECOND as u32);
+        }
+    } else {
+        stream.write_all(given)?;
+        count(given);
+    }
     let mut state = state.lock().unwrap();
-    state.bytes += if is_file { given.len() as u64 } else { 0 };
     if manner == Manner::Held {
         state.held.push(stream.try_clone()?);
     }
@@ -274,6 +288,17 @@ impl Heard {
 
 /// Asks an endpoint, as clients of the hub do.
 pub(crate) fn ask(endpoint: &str, method: &str, path: &str, headers: &[&str]) -> Heard {
+    ask_telling(endpoint, method, path, headers, || {})
+}
+
+/// The same; tells when the first byte of the body has come.
+pub(crate) fn ask_telling(
+    endpoint: &str,
+    method: &str,
+    path: &str,
+    headers: &[&str],
+    has_begun: impl FnOnce(),
+) -> Heard {
     let (host, prefix) = endpoint.strip_prefix("http://").unwrap().split_once('/').unwrap();
     let named = headers.iter().any(|header| header.starts_with("Host:"));
     let own = if named { String::new() } else { format!("Host: {host}\r\n") };
@@ -296,6 +321,9 @@ pub(crate) fn ask(endpoint: &str, method: &str, path: &str, headers: &[&str]) ->
             continue;
         }
         let mut body = Vec::new();
+        if !reader.fill_buf().unwrap().is_empty() {
+            has_begun();
+        }
         reader.read_to_end(&mut body).unwrap();
         return Heard { status, headers, body, nudges };
     }
