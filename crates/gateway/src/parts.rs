@@ -51,6 +51,8 @@ const REMOVALS_MAX: usize = 15;
 /// Pieces on their way into the store.
 const PIECES_MAX: usize = 8;
 const PIECE_LEN: usize = 1 << 20;
+/// Parts on their way into the store.
+const FILLINGS_MAX: usize = 4;
 /// The beginning of the names of all parts.
 const NAME: &str = "polycast-part-";
 
@@ -319,76 +321,108 @@ pub(crate) struct Giving {
     pub early: Arc<Early>,
 }
 
+/// A part that is on its way into the store.
+struct Filling {
+    begin: u64,
+    fill: JoinHandle<Result<Object, ClientError>>,
+}
+
+/// The word that this process is to bring a part.
+type Lease = JoinHandle<Result<Option<Fetching>, ClientError>>;
+
 impl Giving {
     /// Brings what is read, until it ends. Where that fails the others wait for the whole file.
     pub(crate) async fn run(self, mut read: mpsc::Receiver<Vec<u8>>) {
-        let mut at = 0;
-        for number in 0.. {
-            let Some(begins) = read.recv().await else { return };
-            match self.part(number, at, begins, &mut read).await {
-                Ok(Some(part)) => {
-                    let begin = at;
-                    at += part.length;
-                    self.early.add(part, begin);
-                }
-                Ok(None) => return,
-                Err(error) => {
-                    tracing::debug!(%error, number, "no more parts of a file are given");
-                    return;
+        let (filling, mut filled) = mpsc::channel::<Filling>(FILLINGS_MAX);
+        let early = Arc::clone(&self.early);
+        // What is read does not wait until a part has been entered into the store.
+        let entering = tokio::spawn(async move {
+            while let Some(Filling { begin, fill }) = filled.recv().await {
+                match fill.await {
+                    Ok(Ok(part)) => early.add(part, begin),
+                    _ => return,
                 }
             }
+        });
+        if let Err(error) = self.give(&mut read, &filling).await {
+            tracing::debug!(%error, "no more parts of a file are given");
         }
+        // What reads the file ends its parts with that, too.
+        drop((read, filling));
+        let _ = entering.await;
     }
 
-    /// Brings one part; gives nothing where it is of no use.
-    async fn part(
+    async fn give(
         &self,
-        number: u64,
-        at: u64,
+        read: &mut mpsc::Receiver<Vec<u8>>,
+        filling: &mpsc::Sender<Filling>,
+    ) -> Result<(), ClientError> {
+        let mut begin = 0;
+        let mut lease = self.lease(0);
+        for number in 0.. {
+            let Some(first) = read.recv().await else { return Ok(()) };
+            let lost = |error: tokio::task::JoinError| ClientError::Lost(error.to_string());
+            let Some(fetching) = (&mut lease).await.map_err(lost)?? else { return Ok(()) };
+            // The next one is asked for meanwhile.
+            lease = self.lease(number + 1);
+            let (pieces, incoming) = mpsc::channel(PIECES_MAX);
+            let (session, name) = (self.session.clone(), name_of(&self.asked, number));
+            let key = key_of(&self.asked, self.attempt, number);
+            let fill = tokio::spawn(async move {
+                let filled = session.fill(&key, None, &name, incoming).await;
+                drop(fetching);
+                filled
+            });
+            let Some(len) = self.pass(begin, first, read, &pieces).await else { return Ok(()) };
+            if filling.send(Filling { begin, fill }).await.is_err() {
+                return Ok(());
+            }
+            begin += len;
+        }
+        Ok(())
+    }
+
+    /// Passes on one part; gives its length, or nothing where it is of no use.
+    async fn pass(
+        &self,
+        begin: u64,
         mut piece: Vec<u8>,
         read: &mut mpsc::Receiver<Vec<u8>>,
-    ) -> Result<Option<Object>, ClientError> {
-        let began = Instant::now();
-        let key = key_of(&self.asked, self.attempt, number);
-        let Some(_fetching) = self.lease(&key).await? else { return Ok(None) };
-        let (pieces, incoming) = mpsc::channel(PIECES_MAX);
-        let (session, name) = (self.session.clone(), name_of(&self.asked, number));
-        let fill = tokio::spawn(async move { session.fill(&key, None, &name, incoming).await });
-        let mut len = 0;
+        pieces: &mpsc::Sender<Piece>,
+    ) -> Option<u64> {
+        let (began, mut len) = (Instant::now(), 0);
         loop {
             len += piece.len() as u64;
-            if pieces.send(Ok(piece)).await.is_err() {
-                break;
-            }
-            let (is_last, time) = (at + len >= self.asked.size, began.elapsed());
-            if is_last && number == 0 {
+            pieces.send(Ok(piece)).await.ok()?;
+            let (is_last, time) = (begin + len >= self.asked.size, began.elapsed());
+            if is_last && begin == 0 {
                 // The whole is here as soon as this part.
-                return Ok(None);
+                return None;
             }
             if is_last || len >= PART_LEN && time >= PART_TIME || time >= PART_TIME_MAX {
-                let _ = pieces.send(Ok(Vec::new())).await;
-                break;
+                pieces.send(Ok(Vec::new())).await.ok()?;
+                return Some(len);
             }
-            let Some(next) = read.recv().await else { return Ok(None) };
-            piece = next;
+            piece = read.recv().await?;
         }
-        drop(pieces);
-        fill.await.map_err(|error| ClientError::Lost(error.to_string()))?.map(Some)
     }
 
-    /// Waits until this process is the one that brings a part; what is here already is another's.
-    async fn lease(&self, key: &str) -> Result<Option<Fetching>, ClientError> {
-        let mut fetching = self.session.fetch(Wanted::Key(key.into()), true, None).await?;
-        let told = async {
-            loop {
-                match fetching.next().await? {
-                    Some(Event::Fill(_)) => return Ok::<_, ClientError>(true),
-                    Some(Event::Object(_)) | None => return Ok(false),
-                    Some(_) => {}
+    /// Asks to be the one that brings a part; what is here already is another's.
+    fn lease(&self, number: u64) -> Lease {
+        let (session, key) = (self.session.clone(), key_of(&self.asked, self.attempt, number));
+        tokio::spawn(async move {
+            let mut fetching = session.fetch(Wanted::Key(key), true, None).await?;
+            let told = async {
+                loop {
+                    match fetching.next().await? {
+                        Some(Event::Fill(_)) => return Ok::<_, ClientError>(true),
+                        Some(Event::Object(_)) | None => return Ok(false),
+                        Some(_) => {}
+                    }
                 }
-            }
-        };
-        let told = timeout(LEASE_WITHIN, told).await.unwrap_or(Ok(false))?;
-        Ok(told.then_some(fetching))
+            };
+            let told = timeout(LEASE_WITHIN, told).await.unwrap_or(Ok(false))?;
+            Ok(told.then_some(fetching))
+        })
     }
 }
