@@ -167,6 +167,19 @@ impl Files {
         outcome
     }
 
+    /// The bytes of a small file that has been brought.
+    pub(crate) async fn small(&self, object: &Object) -> Result<Vec<u8>, ClientError> {
+        let id = object.id()?;
+        let (agent, _) = self.session().await?;
+        let session = agent.register(id.app, u64::from(std::process::id())).await?;
+        let (mut taking, mut bytes) = (session.take(id).await?, Vec::new());
+        while let Some(piece) = taking.next().await? {
+            bytes.extend_from_slice(&piece);
+        }
+        session.unregister().await?;
+        Ok(bytes)
+    }
+
     /// Removes parts: those of the host that has read the file are there for others for a while.
     fn put_away(&self, early: &Early, source: Option<Source>) {
         let pause = if source == Some(Source::Origin) { parts::LINGER } else { Duration::ZERO };

@@ -4,6 +4,8 @@
 //! The registry is asked without credentials before anything is given, and what it does not give to all is
 //! not here: the runtime then asks the registry itself, with its own secrets.
 
+pub(crate) mod pull;
+
 use crate::answers::{Answers, Fresh};
 use crate::counts::Counts;
 use crate::door::{Admission, Visitor, asked_range};
@@ -119,17 +121,8 @@ pub(crate) struct Images {
 impl Images {
     pub(crate) fn new(config: &OciConfig, agent: &Path, counts: Arc<Counts>) -> Result<Self, SettingsError> {
         config.check()?;
-        let registry = |named: &String| {
-            let (scheme, host) = match named.strip_prefix("http://") {
-                Some(host) => ("http", host),
-                None => ("https", named.as_str()),
-            };
-            // Docker Hub's own name has no registry behind it.
-            let at = if host == "docker.io" { "registry-1.docker.io" } else { host };
-            (host.to_string(), Arc::new(Registry::new(&format!("{scheme}://{at}"))))
-        };
         Ok(Images {
-            registries: config.registries.iter().map(registry).collect(),
+            registries: config.registries.iter().map(|named| registry_of(named)).collect(),
             files: Arc::new(Files::new(agent, Endpoint::Images, counts)),
             admission: Admission { allow: config.networks()?, setting: "oci.allow" },
             metas: Answers::new(),
@@ -213,6 +206,17 @@ impl Images {
         };
         self.metas.get(([0; 32], question), ask).await
     }
+}
+
+/// A registry by its name, with `http://` before it where it has no TLS; gives its host, too.
+fn registry_of(named: &str) -> (String, Arc<Registry>) {
+    let (scheme, host) = match named.strip_prefix("http://") {
+        Some(host) => ("http", host),
+        None => ("https", named),
+    };
+    // Docker Hub's own name has no registry behind it.
+    let at = if host == "docker.io" { "registry-1.docker.io" } else { host };
+    (host.to_string(), Arc::new(Registry::new(&format!("{scheme}://{at}"))))
 }
 
 /// A registry.

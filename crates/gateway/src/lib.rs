@@ -19,6 +19,7 @@ mod trouble;
 mod upstream;
 
 pub use counts::Counts;
+pub use images::pull::{Image, ImagePuller, PulledBlob};
 
 use axum::Router;
 use hub::Hub;

@@ -103,3 +103,39 @@ fn what_is_not_for_all_or_not_the_image_is_not_here() {
     assert_eq!(get(&cluster, 0, "PUT", layer, &[]).status, 405);
     assert_eq!(registry.given().asked.len(), asked, "the registry has heard of none of these");
 }
+
+#[test]
+fn an_image_is_pulled_into_all_stores_before_a_runtime_asks() {
+    let registry = Registry::start(noise(LEN));
+    let cluster = cluster(&registry, &["a", "b"]);
+    let pull = |tag: &str, more: &[&str]| {
+        let image = format!("http://{}/org/image:{tag}", registry.address);
+        cluster.at("a", &[&["image", "pull", &image], more].concat())
+    };
+    let none = pull("2", &["--platform", "linux/arm64"]);
+    assert!(none.status != 0 && none.stderr.contains("no image for linux/arm64"), "{}", none.stderr);
+    let pulled = pull("2", &["--platform", "linux/riscv64", "--to", "all"]);
+    assert_eq!(pulled.status, 0, "{}", pulled.stderr);
+    let document = pulled.json();
+    let files = document["files"].as_array().unwrap();
+    let said: Vec<_> = files.iter().map(|file| (&file["kind"], &file["source"])).collect();
+    assert_eq!(format!("{said:?}").matches("origin").count(), 2, "the list was there: {said:?}");
+    assert_eq!(files[1]["digest"], *registry.manifest);
+    assert_eq!((&files[2]["digest"], &files[2]["bytes"]), (&(&*registry.layer).into(), &LEN.into()));
+    // The other host has all of it.
+    let given = registry.given().bytes;
+    let accept = format!("Accept: {MANIFEST}");
+    let manifest = get(&cluster, 1, "GET", &paths(&registry, "org/image/manifests/1")[0], &[&accept]);
+    assert_eq!(manifest.status, 200);
+    let layer = &paths(&registry, &format!("org/image/blobs/{}", registry.layer))[0];
+    assert!(get(&cluster, 1, "GET", layer, &[]).body == noise(LEN));
+    assert_eq!(registry.given().bytes, given);
+    let again = pull("1", &[]).json();
+    assert_eq!(again["files"][1]["source"], "store", "{again}");
+    let private = format!("http://{}/org/private:1", registry.address);
+    let private = cluster.at("b", &["image", "pull", &private]);
+    assert!(private.status != 0 && private.stderr.contains("not give that to all"), "{}", private.stderr);
+    for wrong in ["a b", "http://x", "debian@sha256:1"] {
+        assert_eq!(cluster.at("b", &["image", "pull", wrong]).status, 1, "{wrong}");
+    }
+}

@@ -34,6 +34,8 @@ pub(crate) const PARTS: [Part; 3] = [
             "get",
             "fetch",
             "hf",
+            "image",
+            "warm",
             "publish",
             "subscribe",
             "ls",

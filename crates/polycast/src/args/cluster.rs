@@ -5,8 +5,10 @@ pub(crate) mod objects;
 use super::place::{ChoiceArgs, PlaceArgs};
 use super::{NetworkArgs, SlowChoice, duration, help};
 use crate::commands::cluster::hf::HfArgs;
+use crate::commands::cluster::image::ImageArgs;
 use crate::commands::cluster::names::Which;
 use crate::commands::cluster::stream::StreamArgs;
+use crate::commands::cluster::warm::WarmArgs;
 use clap::{Args as Arguments, Subcommand};
 use objects::{FetchArgs, PinArgs, PublishArgs, SubscribeArgs};
 use polycast_types::{Duration, ObjectId};
@@ -51,6 +53,12 @@ pub(crate) enum Command {
     /// Get the files of a repository of the Hugging Face Hub, once for all machines, into its clients' cache
     #[command(long_about = help::HF, after_long_help = help::HF_MORE)]
     Hf(HfArgs),
+    /// Get the layers of a container image, once for all machines, into the stores of agents
+    #[command(long_about = help::IMAGE, after_long_help = help::IMAGE_MORE)]
+    Image(ImageArgs),
+    /// Give compile caches (vLLM, torch.compile, Triton) to machines that would compile the same
+    #[command(long_about = help::WARM, after_long_help = help::WARM_MORE)]
+    Warm(WarmArgs),
     /// Give all subscribers of a topic a new version
     #[command(long_about = help::PUBLISH, after_long_help = help::PUBLISH_MORE, disable_version_flag = true)]
     Publish(PublishArgs),

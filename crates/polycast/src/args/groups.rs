@@ -18,6 +18,8 @@ const GROUPS: [(&str, &[&str]); 7] = [
             "get",
             "fetch",
             "hf",
+            "image",
+            "warm",
             "publish",
             "subscribe",
             "stream",

@@ -147,6 +147,33 @@ Examples:
 
 Environment: HF_TOKEN, or the file that `hf auth login` writes; HF_HUB_CACHE, HF_HOME.";
 
+pub(crate) const IMAGE: &str = "\
+Get the manifests and layers of a container image into the local agent's store, and into those of other agents.
+
+Each comes from the store, from another agent, or from the registry, which one agent reads then; its bytes are compared with its digest. \
+Runtimes that use the agents' mirror ([oci] in an agent's settings) then pull the image without reading the registry. The registry is asked \
+without credentials.";
+
+pub(crate) const IMAGE_MORE: &str = "\
+Examples:
+  polycast image pull debian:12
+  polycast image pull ghcr.io/org/image:1.2 --to all
+  polycast image pull http://registry.lan:5000/org/image --platform linux/arm64 --to gpu1,gpu2";
+
+pub(crate) const WARM: &str = "\
+Give what an engine has compiled on one machine to others that would compile the same.
+
+A cache is known by its engine and its key. The automatic key has what was compiled depends on: the GPUs, their driver, the processor's \
+instructions, the versions of Python, torch and the engine, and the model. A cache of another key is not found, and so never installed; what is \
+found is there as a whole or not at all.";
+
+pub(crate) const WARM_MORE: &str = "\
+Examples:
+  polycast warm push vllm --model org/model --to all    (where one replica is ready)
+  polycast warm pull vllm --model org/model             (before another one starts)
+  polycast warm pull inductor --path /cache/inductor --timeout 1m
+  polycast warm push triton --key nightly-2026-11-29";
+
 pub(crate) const PIN: &str = "\
 Keep an object in the local agent's store, whatever else needs its room.
 

@@ -8,6 +8,7 @@ mod drain;
 mod fetch;
 mod forwarder;
 pub(crate) mod hf;
+pub(crate) mod image;
 mod labels;
 mod manager_status;
 pub(crate) mod names;
@@ -21,6 +22,7 @@ pub(crate) mod stream;
 mod token;
 mod topic;
 mod transfers;
+pub(crate) mod warm;
 
 use super::destination::{Destination, Present};
 use super::spool;
@@ -160,6 +162,8 @@ pub(super) fn run(command: &Command, format: Format) -> Result<Exit, Failure> {
         Command::Get(args) => get(args, format),
         Command::Fetch(args) => fetch::run(args, format),
         Command::Hf(args) => hf::run(args, format),
+        Command::Image(args) => image::run(args, format),
+        Command::Warm(args) => warm::run(args, format),
         Command::Publish(args) => topic::publish(args, format),
         Command::Subscribe(args) => topic::subscribe(args, format),
         Command::Ls(args) => ls(args, format),

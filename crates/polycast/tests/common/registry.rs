@@ -21,7 +21,8 @@ pub(crate) struct Given {
     pub flipped: bool,
 }
 
-/// A registry with the repositories `org/image` and `org/private`, which have the tag `1`.
+/// A registry with the repositories `org/image` and `org/private`, which have the tag `1`, and the tag `2` for
+/// the same image in a list of images for platforms.
 pub(crate) struct Registry {
     /// Host and port.
     pub address: String,
@@ -39,10 +40,17 @@ impl Registry {
         let layer_name = name(&layer);
         let manifest = format!("{{\"layers\":[{{\"digest\":\"{layer_name}\"}}]}}").into_bytes();
         let manifest_name = name(&manifest);
+        let platform = "\"platform\":{\"os\":\"linux\",\"architecture\":\"riscv64\"}";
+        let index = format!("{{\"manifests\":[{{\"digest\":\"{manifest_name}\",{platform}}}]}}").into_bytes();
+        let index_name = name(&index);
         let state = Arc::new(Mutex::new(Given::default()));
         let shared = Arc::clone(&state);
-        let bytes = BTreeMap::from([(layer_name.clone(), layer), (manifest_name.clone(), manifest)]);
-        let served = Arc::new((bytes, manifest_name.clone()));
+        let bytes = BTreeMap::from([
+            (layer_name.clone(), layer),
+            (manifest_name.clone(), manifest),
+            (index_name.clone(), index),
+        ]);
+        let served = Arc::new((bytes, [manifest_name.clone(), index_name]));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (state, served) = (Arc::clone(&shared), Arc::clone(&served));
@@ -61,7 +69,7 @@ impl Registry {
 fn serve(
     mut stream: &TcpStream,
     port: u16,
-    (bytes, manifest): &(BTreeMap<String, Vec<u8>>, String),
+    (bytes, [manifest, index]): &(BTreeMap<String, Vec<u8>>, [String; 2]),
     state: &Mutex<Given>,
 ) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
@@ -79,7 +87,11 @@ fn serve(
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     state.lock().unwrap().asked.push(format!("{method} {path}"));
     let reference = path.rsplit('/').next().unwrap_or_default();
-    let reference = if reference == "1" { manifest.as_str() } else { reference };
+    let reference = match reference {
+        "1" => manifest.as_str(),
+        "2" => index.as_str(),
+        other => other,
+    };
     let here = bytes.get(reference);
     let mut headers = Vec::new();
     let mut body: &[u8] = &[];

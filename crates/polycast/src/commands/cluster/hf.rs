@@ -6,6 +6,7 @@ use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use clap::{Args as Arguments, Subcommand, ValueEnum};
 use futures_util::stream::{self, StreamExt as _};
+use polycast_api::agent::Object;
 use polycast_api::agent::send_event::Event;
 use polycast_api::client::{AgentClient, SendOptions, default_socket};
 use polycast_gateway::pull::{Pulled, Puller, Repository};
@@ -160,7 +161,7 @@ impl Ready<'_> {
                 .map_err(|error| Failure::path("make", &link, &error))?;
         }
         if let Some(to) = self.to.filter(|_| pulled.bytes > 0) {
-            self.send(path, pulled, to).await?;
+            send_on(self.agent, &pulled.object, path, to).await?;
         }
         let (size, source) = (format_bytes(pulled.bytes), pulled.source);
         output::say(&format!("{} ({size}): {source}", Printable(path)));
@@ -188,22 +189,27 @@ impl Ready<'_> {
         }
         fs::rename(&part, blob).map_err(|error| Failure::path("write", blob, &error))
     }
+}
 
-    /// Has the file in the stores of other agents.
-    async fn send(&self, path: &str, pulled: &Pulled, to: &Destinations) -> Result<(), Failure> {
-        let id = pulled.object.id().map_err(polycast_api::client::ClientError::from)?;
-        let session = self.agent.register(id.app, u64::from(std::process::id())).await?;
-        let mut sending = session.send(id.data, &receivers(to), &SendOptions::default()).await?;
-        while let Some(event) = sending.next().await? {
-            let Event::Finished(report) = event else { continue };
-            if let Some(failed) = report.receivers.iter().find(|receiver| !receiver.verified) {
-                let why = format!("{} has not got {path}: {}", failed.name, failed.error);
-                return Err(Failure::input(Printable(&why).to_string()));
-            }
+/// Has an object in the stores of other agents; `shown` is what the user calls it.
+pub(super) async fn send_on(
+    agent: &AgentClient,
+    object: &Object,
+    shown: &str,
+    to: &Destinations,
+) -> Result<(), Failure> {
+    let id = object.id().map_err(polycast_api::client::ClientError::from)?;
+    let session = agent.register(id.app, u64::from(std::process::id())).await?;
+    let mut sending = session.send(id.data, &receivers(to), &SendOptions::default()).await?;
+    while let Some(event) = sending.next().await? {
+        let Event::Finished(report) = event else { continue };
+        if let Some(failed) = report.receivers.iter().find(|receiver| !receiver.verified) {
+            let why = format!("{} has not got {shown}: {}", failed.name, failed.error);
+            return Err(Failure::input(Printable(&why).to_string()));
         }
-        let _ = session.unregister().await;
-        Ok(())
     }
+    let _ = session.unregister().await;
+    Ok(())
 }
 
 fn make_folder_of(path: &Path) -> Result<(), Failure> {

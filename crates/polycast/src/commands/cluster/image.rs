@@ -1,0 +1,112 @@
+//! `polycast image`: images of container registries.
+
+use super::hf::send_on;
+use super::runtime;
+use crate::args::cluster::{Destinations, LocalArgs, destinations};
+use crate::exit::{Exit, Failure};
+use crate::output::{self, Format};
+use clap::{Args as Arguments, Subcommand};
+use futures_util::stream::{self, StreamExt as _};
+use polycast_api::client::{AgentClient, default_socket};
+use polycast_gateway::{Image, ImagePuller, PulledBlob};
+use polycast_types::{Printable, format_bytes};
+use serde_json::{Value, json};
+
+/// Layers on their way at a time.
+const LAYERS_MAX: usize = 8;
+
+/// `polycast image`
+#[derive(Arguments, Debug)]
+pub(crate) struct ImageArgs {
+    #[command(subcommand)]
+    command: ImageCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum ImageCommand {
+    /// Get an image's manifests and layers into the local agent's store, and those of others
+    Pull(PullArgs),
+}
+
+/// `polycast image pull`
+#[derive(Arguments, Debug)]
+struct PullArgs {
+    /// The image as runtimes name it; http:// before a registry that has no TLS
+    #[arg(value_name = "[REGISTRY/]NAME[:TAG|@DIGEST]")]
+    image: String,
+    /// Put it into the stores of these agents, too: their names, or all
+    #[arg(long, value_name = "NAME,NAME|all", value_parser = destinations)]
+    to: Option<Destinations>,
+    /// The platform, of an image that there is for several [default: that of this machine]
+    #[arg(long, value_name = "OS/ARCHITECTURE")]
+    platform: Option<String>,
+    #[command(flatten)]
+    local: LocalArgs,
+}
+
+/// The platform of this machine in the words of registries.
+fn own_platform() -> String {
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    format!("linux/{architecture}")
+}
+
+/// Runs `polycast image`.
+pub(super) fn run(
+    ImageArgs { command: ImageCommand::Pull(args) }: &ImageArgs,
+    format: Format,
+) -> Result<Exit, Failure> {
+    let name = &args.image;
+    let refused = |why: String| Failure::input(format!("cannot pull {name}: {}", Printable(&why)));
+    let image = Image::parse(name).ok_or_else(|| {
+        refused("that is no image".into())
+            .hint("write NAME:TAG, REGISTRY/NAME:TAG, or REGISTRY/NAME@sha256:HEX")
+    })?;
+    let platform = args.platform.clone().unwrap_or_else(own_platform);
+    let socket = args.local.socket.clone().unwrap_or_else(default_socket);
+    let files = runtime()?.block_on(async {
+        // Without an agent nothing needs to be asked.
+        let agent = AgentClient::connect(&socket).await?;
+        let puller = ImagePuller::new(image, &socket);
+        let (manifests, left) = puller.manifests(&platform).await.map_err(refused)?;
+        let mut files: Vec<Value> = Vec::new();
+        for manifest in &manifests {
+            files.push(take(&agent, manifest, args.to.as_ref()).await?);
+        }
+        let one = async |left| {
+            let brought = puller.get(left).await.map_err(refused)?;
+            take(&agent, &brought, args.to.as_ref()).await
+        };
+        let pulls: Vec<_> = left.iter().map(one).collect();
+        let mut pulls = stream::iter(pulls).buffered(LAYERS_MAX);
+        while let Some(file) = pulls.next().await {
+            files.push(file?);
+        }
+        drop(pulls);
+        Ok::<_, Failure>(files)
+    })?;
+    let digest = files.first().map(|file| file["digest"].clone()).unwrap_or_default();
+    let layers = files.iter().filter(|file| file["kind"] == "layer").count();
+    let layers = output::counted(layers, "layer");
+    let text = format!("{name}: {} with {layers}", digest.as_str().unwrap_or_default());
+    let document = json!({ "image": name, "digest": digest, "platform": platform, "files": files });
+    output::result(format, &document, &text)?;
+    Ok(Exit::Done)
+}
+
+/// Sends on what has been brought; gives what is said of it.
+async fn take(
+    agent: &AgentClient,
+    brought: &PulledBlob,
+    to: Option<&Destinations>,
+) -> Result<Value, Failure> {
+    let PulledBlob { kind, digest, bytes, object, source } = brought;
+    if let (Some(to), Some(object)) = (to, object) {
+        send_on(agent, object, digest, to).await?;
+    }
+    output::say(&format!("{kind} {digest} ({}): {source}", format_bytes(*bytes)));
+    Ok(json!({ "kind": kind, "digest": digest, "bytes": bytes, "source": source }))
+}
