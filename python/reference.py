@@ -34,6 +34,7 @@ MODULES = {
     "polycast.shared_folder": ["shared_folder.py"],
     "polycast.trl": ["trl.py"],
     "polycast.values": ["values.py"],
+    "polycast.fsspec": ["fsspec.py"],
     "polycast.errors": ["errors.py"],
 }
 HEAD = """\

@@ -60,7 +60,7 @@ pub(crate) struct Arrived {
 pub(crate) struct Coming {
     pub arrived: watch::Receiver<Option<Arrived>>,
     pub outcome: watch::Receiver<Option<Outcome>>,
-    /// It is for one who begins anew, or checks it, where the end does not come.
+    /// It is for a client that begins anew where the end does not come.
     pub takes_unchecked: bool,
 }
 
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(first.from(3).await.unwrap().1, 6);
         let body = tokio::spawn(to_bytes(taking.clone().body(0..9), 100));
         let later = tokio::spawn(async move { waiting.from(0).await.map(|(_, until)| until) });
-        // The parts go when the whole is here, and one who is in the middle of them goes on.
+        // The parts go when the whole is here, and a client in the middle of them goes on.
         std::fs::remove_file(folder.path().join("a")).unwrap();
         let slow = tokio::spawn(to_bytes(taking.body(0..9), 100));
         tokio::task::yield_now().await;

@@ -69,7 +69,7 @@ pub(crate) struct Files {
     places: Semaphore,
 }
 
-/// How often a file has not come, and whether clients had bytes of it then.
+/// Number of times that a file has not come, and whether clients had bytes of it then.
 #[derive(Clone, Copy, Default, Debug)]
 struct Failures {
     count: u32,
@@ -201,7 +201,7 @@ impl Files {
         changed
     }
 
-    /// What has come so far belongs to a try that has failed.
+    /// Notes that what has come so far belongs to a try that has failed.
     fn leave(&self, asked: &Asked, early: &Early) {
         early.leave();
         self.failures_of(&asked.key, |failures| failures.count += 1);

@@ -100,7 +100,7 @@ impl Hub {
             response.headers_mut().insert(header::CONTENT_LENGTH, meta.size.into());
             return Ok(response);
         }
-        // Who goes on from the beginning of another file is given all of this one: clients begin anew then.
+        // A client that goes on from the beginning of another file gets all of this one, and begins anew.
         let is_misled = goes_on(&headers) && self.files.was_handed_out_wrongly(&meta.key());
         let part = asked_range(&headers, &meta.hex, meta.size)?.filter(|_| !is_misled);
         let is_whole = part.is_none();
@@ -118,7 +118,7 @@ impl Hub {
             // In the commit that was told of: a name may lead to another one by now.
             let path = place.at(meta.commit.as_ref().unwrap_or(&place.revision));
             let mut coming = self.files.get(self.upstream.asked(place, &path, &meta, token.as_ref())?);
-            // Of a range that has come nobody knows that it was another file's.
+            // Of a range that has come it is not seen later that it was another file's.
             coming.takes_unchecked = is_whole;
             coming.from(range.start).await?;
             *response.body_mut() = coming.body(range);

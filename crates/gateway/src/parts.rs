@@ -5,8 +5,8 @@
 //! is an object like any other then. Where no part comes they wait for the whole file, as for one of an agent
 //! that gives none.
 //!
-//! Nobody knows the digest of a part, so that clients get bytes of parts only if they begin anew, or check
-//! what they have, where the whole turns out to be another file.
+//! The digest of a part is not known before, so that clients get bytes of parts only if they begin anew where
+//! the whole turns out to be another file.
 
 use crate::coming::{Arrived, Kept, Stretch};
 use crate::files::Asked;
@@ -84,12 +84,12 @@ pub(crate) struct Early {
 
 #[derive(Default)]
 struct State {
-    /// All that have come.
+    /// Every one that has come.
     parts: Vec<Object>,
-    /// Those that clients have been told of.
+    /// Parts that clients have been told of.
     told: Arc<Vec<Stretch>>,
     until: u64,
-    /// They have not led to the file: clients hear of no more.
+    /// Set when they have not led to the file: clients hear of no more.
     is_left: bool,
 }
 

@@ -21,8 +21,8 @@ pub(crate) struct Given {
     pub flipped: bool,
 }
 
-/// A registry with the repositories `org/image` and `org/private`, which have the tag `1`, and the tag `2` for
-/// the same image in a list of images for platforms.
+/// A registry with the repositories `org/image` and `org/private`, which have the tag `1`, and the tag `2`
+/// for the same image in a list of images for platforms.
 pub(crate) struct Registry {
     /// Host and port.
     pub address: String,

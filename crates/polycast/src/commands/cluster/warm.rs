@@ -43,15 +43,15 @@ enum WarmCommand {
 /// Programs that compile, and keep what they have compiled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Engine {
-    /// vLLM
+    /// The folder `torch_compile_cache` of vLLM
     Vllm,
-    /// `TorchInductor` (torch.compile)
+    /// The cache of torch.compile
     Inductor,
-    /// Triton
+    /// The cache of Triton
     Triton,
-    /// `FlashInfer`
+    /// The cache of `FlashInfer`
     Flashinfer,
-    /// `DeepGEMM`
+    /// The cache of `DeepGEMM`
     Deepgemm,
 }
 

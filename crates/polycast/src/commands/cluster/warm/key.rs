@@ -104,7 +104,7 @@ impl Key {
     }
 }
 
-/// What a program prints, or why it does not.
+/// Runs a program; gives its output, or why there is none.
 fn said(command: &mut Command) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let done = command.stdin(Stdio::null()).output().map_err(|error| format!("{name}: {error}"))?;
