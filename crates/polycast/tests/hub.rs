@@ -458,4 +458,28 @@ fn where_the_reading_agent_dies_between_parts_clients_of_others_go_on() {
     }
     assert_eq!(hub.given().0, 2, "one after the other");
     assert!(first.join().unwrap().unwrap_or(0) < LONG);
+    // Its parts are in its store, until an agent with an endpoint begins there.
+    let manager = cluster.managers[0].address().to_string();
+    cluster.agents[0] = Daemon::agent(&cluster.place, &manager, "a");
+    assert!(cluster.at("a", &["ls"]).stdout.contains("polycast-part-"));
+    cluster.agents[0].kill();
+    let settings = cluster.place.path("agent.toml");
+    cluster.agents[0] = Daemon::agent_with(&cluster.place, &manager, "a", &["--config", &settings]);
+    until("they are gone", || !cluster.at("a", &["ls"]).stdout.contains("polycast-part-"));
+}
+
+#[test]
+fn a_host_that_asks_late_gets_what_has_been_read_before() {
+    let (hub, bytes) = long();
+    let cluster = cluster(&hub, QUICK, &["a", "b"]);
+    hub.set(Manner::Slowly(LONG_RATE, false));
+    let [a, b] = [0, 1].map(|agent| endpoint(&cluster, agent));
+    let first = std::thread::spawn(move || ask(&a, "GET", LONG_PATH, &[]));
+    until("half of it is read", || hub.given().1 > LONG as u64 / 2);
+    let mut at_begin = 0;
+    let heard = ask_telling(&b, "GET", LONG_PATH, &[], || at_begin = hub.given().1);
+    assert!(heard.status == 200 && heard.body == bytes, "{}", heard.status);
+    assert!(at_begin < LONG as u64, "it had first bytes when all had been read");
+    assert!(first.join().unwrap().body == bytes);
+    assert_eq!(hub.given(), (1, LONG as u64));
 }
