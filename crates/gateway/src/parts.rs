@@ -382,7 +382,7 @@ impl Giving {
         Ok(())
     }
 
-    /// Passes on one part; gives its length, or nothing where it is of no use.
+    /// Passes on one part; gives its length, or nothing where the rest does not come.
     async fn pass(
         &self,
         begin: u64,
@@ -395,11 +395,9 @@ impl Giving {
             len += piece.len() as u64;
             pieces.send(Ok(piece)).await.ok()?;
             let (is_last, time) = (begin + len >= self.asked.size, began.elapsed());
-            if is_last && begin == 0 {
-                // The whole is here as soon as this part.
-                return None;
-            }
-            if is_last || len >= PART_LEN && time >= PART_TIME || time >= PART_TIME_MAX {
+            // One part alone would be there no sooner than the whole.
+            let is_half = begin == 0 && len >= self.asked.size / 2;
+            if is_last || is_half || len >= PART_LEN && time >= PART_TIME || time >= PART_TIME_MAX {
                 pieces.send(Ok(Vec::new())).await.ok()?;
                 return Some(len);
             }
