@@ -56,6 +56,7 @@ use manager_link::{Identity, ManagerLink};
 use objects::Objects;
 use place::{Place, Wish};
 use polycast_api::AGENT_DESCRIPTORS;
+use polycast_api::agent::EndpointUse;
 use polycast_api::agent::agent_server::AgentServer;
 use polycast_api::http::{Access, Metric, Token};
 use polycast_api::manager::NodeReport;
@@ -186,6 +187,7 @@ pub struct Agent {
     access: Access,
     /// Metrics of what else runs in this process.
     more_metrics: Vec<page::More>,
+    uses: Option<service::Uses>,
     invitations: Invitations,
     /// Interface and port for the agent.
     wish: Wish,
@@ -303,6 +305,7 @@ impl Agent {
             http,
             access,
             more_metrics: Vec::new(),
+            uses: None,
             is_passing: config.is_passing,
             shutdown: watch::Sender::new(false),
         })
@@ -337,6 +340,11 @@ impl Agent {
         self.more_metrics.push(Box::new(more));
     }
 
+    /// Tells of the use of endpoints in its status.
+    pub fn add_uses(&mut self, uses: impl Fn() -> Vec<EndpointUse> + Send + Sync + 'static) {
+        self.uses = Some(Box::new(uses));
+    }
+
     /// Returns the folder of received objects.
     #[must_use]
     pub fn store(&self) -> PathBuf {
@@ -359,6 +367,7 @@ impl Agent {
             http,
             access,
             more_metrics,
+            uses,
             invitations,
             wish,
             is_passing,
@@ -369,6 +378,7 @@ impl Agent {
         let following = Following::start(&shared, wish);
         let service =
             Service::new(Arc::clone(&shared), Arc::clone(&sends), Arc::clone(&streams), Arc::clone(&objects));
+        let service = service.telling(uses);
         let asking = tokio::spawn(Arc::clone(&objects).run(ending.subscribe()));
         let mut server_ending = ending.subscribe();
         let (incoming, _socket) = local.into_incoming();

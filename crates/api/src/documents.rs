@@ -6,7 +6,9 @@ mod manager;
 pub use manager::{Node, drain, drained, drained_host, nodes, objects_only_at, place, status_of_manager};
 
 use crate::agent::transfer::Direction;
-use crate::agent::{Granted, Object, ObjectKind, ObjectState, Rest, StatusResponse, Transfer, Waiting};
+use crate::agent::{
+    EndpointUse, Granted, Object, ObjectKind, ObjectState, Rest, StatusResponse, Transfer, Waiting,
+};
 use crate::convert::object_id;
 use crate::report::{ReceiverReport, Report};
 use serde_json::{Value, json};
@@ -168,5 +170,15 @@ pub fn status_of_agent(status: &StatusResponse, manager_error: &str) -> Value {
         "transfers": status.transfers.iter().map(transfer_in_status).collect::<Vec<_>>(),
         "rests": status.rests.iter().map(rest).collect::<Vec<_>>(),
         "peers": peers.collect::<Vec<_>>(), "lost": lost.collect::<Vec<_>>(),
+        "endpoints": status.uses.iter().map(endpoint_use).collect::<Vec<_>>(),
+    })
+}
+
+/// Counts of a repository's or an image's files by where their bytes were.
+#[must_use]
+pub fn endpoint_use(one: &EndpointUse) -> Value {
+    json!({
+        "kind": one.kind, "name": one.name, "store": one.store, "peers": one.peers, "origin": one.origin,
+        "failed": one.failed,
     })
 }

@@ -144,16 +144,20 @@ impl Files {
         if outcome.is_err() && early.was_handed_out() {
             self.failures_of(&asked.key, |failures| failures.were_handed_out = true);
         }
+        let reason = match self.failures_of(&asked.key, |failures| failures.count) {
+            0 => "no agent had it".to_string(),
+            tries => format!("no agent had it, and it had not come {tries} times before"),
+        };
         match outcome {
             Ok((file, source)) => {
                 let (bytes, seconds) = (asked.size, began.elapsed().as_secs_f64());
                 tracing::info!(target: "polycast::done", bytes, seconds = format!("{seconds:.2}"), "{}: {}",
                     Printable(&asked.shown), source.name());
-                self.counts().answered(source);
+                self.counts().ended(asked, Some(source), &reason);
                 Ok(file)
             }
             Err(trouble) => {
-                self.counts().failed();
+                self.counts().ended(asked, None, "");
                 Err(trouble)
             }
         }

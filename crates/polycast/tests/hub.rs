@@ -100,6 +100,15 @@ fn a_file_is_read_from_the_hub_once_however_many_hosts_ask() {
     for path in [LARGE, LARGE, &LARGE.replace("org/m", "org/other")] {
         assert!(ask(own, "GET", path, &[]).body.len() > 1_000_000);
     }
+    let endpoints = cluster.at("watched", &["status"]).json()["endpoints"].to_string();
+    for one in ["\"name\":\"org/m\",\"origin\":0,\"peers\":1,\"store\":1", "\"name\":\"org/other\""] {
+        assert!(endpoints.contains(one), "{one} in {endpoints}");
+    }
+    let reads: Vec<_> =
+        ["a", "b", "c"].iter().map(|agent| cluster.at(agent, &["why", "org/m"]).json()).collect();
+    let reads: usize = reads.iter().map(|why| why["reads"].as_array().map_or(0, Vec::len)).sum();
+    assert_eq!(reads, 3, "each file of the two revisions was read by one host");
+    assert_eq!(cluster.at("a", &["why", "org/none"]).status, 1);
     let metrics = ask(&format!("http://127.0.0.1:{port}/metrics"), "GET", "", &[]).body;
     let metrics = String::from_utf8(metrics).unwrap();
     for line in [

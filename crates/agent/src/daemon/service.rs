@@ -21,14 +21,14 @@ use polycast_api::agent::fetch_request::What;
 use polycast_api::agent::send_event::Event;
 use polycast_api::agent::{
     AddRequest, Caller, CreateStreamRequest, CreateStreamResponse, DeleteRequest, DeleteResponse,
-    DrainRequest, DrainResponse, EndStreamRequest, EndStreamResponse, ExtendRequest, ExtendResponse,
-    FetchEvent, FetchRequest, FilesEvent, FilesRequest, FillRequest, LeaveStreamRequest, LeaveStreamResponse,
-    ListRequest, ListResponse, ListStreamsRequest, ListStreamsResponse, ManagerStatusResponse, Object, Peer,
-    PinRequest, PublishRequest, PublishResponse, PutRequest, ReadRequest, ReceiveMessagesRequest,
-    ReceiveMessagesResponse, RegisterRequest, RegisterResponse, RemoveRequest, RemoveResponse, SendEvent,
-    SendMessagesRequest, SendMessagesResponse, SendRequest, StatusRequest, StatusResponse, SubscribeRequest,
-    TakeRequest, TakeResponse, TopicEvent, UnregisterRequest, UnregisterResponse, WatchEvent, WatchRequest,
-    WithdrawRequest, WithdrawResponse,
+    DrainRequest, DrainResponse, EndStreamRequest, EndStreamResponse, EndpointUse, ExtendRequest,
+    ExtendResponse, FetchEvent, FetchRequest, FilesEvent, FilesRequest, FillRequest, LeaveStreamRequest,
+    LeaveStreamResponse, ListRequest, ListResponse, ListStreamsRequest, ListStreamsResponse,
+    ManagerStatusResponse, Object, Peer, PinRequest, PublishRequest, PublishResponse, PutRequest,
+    ReadRequest, ReceiveMessagesRequest, ReceiveMessagesResponse, RegisterRequest, RegisterResponse,
+    RemoveRequest, RemoveResponse, SendEvent, SendMessagesRequest, SendMessagesResponse, SendRequest,
+    StatusRequest, StatusResponse, SubscribeRequest, TakeRequest, TakeResponse, TopicEvent,
+    UnregisterRequest, UnregisterResponse, WatchEvent, WatchRequest, WithdrawRequest, WithdrawResponse,
 };
 use polycast_api::convert::app_id;
 use polycast_api::error::{Kind, Refusal, check_version};
@@ -61,7 +61,11 @@ pub(super) struct Service {
     sends: Arc<Sends>,
     streams: Arc<Streams>,
     objects: Arc<Objects>,
+    uses: Option<Uses>,
 }
+
+/// Tells of the use of endpoints that run in the agent's process.
+pub(super) type Uses = Box<dyn Fn() -> Vec<EndpointUse> + Send + Sync>;
 
 /// Messages to a process in a call; as long as the call is open the process is there.
 pub(super) struct Told<T> {
@@ -90,7 +94,12 @@ impl Service {
         streams: Arc<Streams>,
         objects: Arc<Objects>,
     ) -> Self {
-        Service { shared, sends, streams, objects }
+        Service { shared, sends, streams, objects, uses: None }
+    }
+
+    /// Tells of the use of endpoints, too.
+    pub(super) fn telling(self, uses: Option<Uses>) -> Self {
+        Service { uses, ..self }
     }
 
     /// The application of a registered process of this user.
@@ -417,7 +426,9 @@ impl Agent for Service {
             unreachable_ms: peer.unreachable_ms,
         };
         let (peers, lost) = (peers.into_iter().map(peer).collect(), lost.into_iter().map(peer).collect());
-        Ok(Response::new(StatusResponse { peers, lost, ..status }))
+        // Names of repositories may be secrets of those who ask for them.
+        let uses = self.uses.as_ref().filter(|_| !user.is_other()).map(|uses| uses()).unwrap_or_default();
+        Ok(Response::new(StatusResponse { peers, lost, uses, ..status }))
     }
 
     async fn manager_status(

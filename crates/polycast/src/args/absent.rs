@@ -43,6 +43,7 @@ pub(crate) const PARTS: [Part; 3] = [
             "pin",
             "unpin",
             "status",
+            "why",
             "transfers",
             "nodes",
             "drain",

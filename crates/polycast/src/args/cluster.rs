@@ -9,6 +9,7 @@ use crate::commands::cluster::image::ImageArgs;
 use crate::commands::cluster::names::Which;
 use crate::commands::cluster::stream::StreamArgs;
 use crate::commands::cluster::warm::WarmArgs;
+use crate::commands::cluster::why::WhyArgs;
 use clap::{Args as Arguments, Subcommand};
 use objects::{FetchArgs, PinArgs, PublishArgs, SubscribeArgs};
 use polycast_types::{Duration, ObjectId};
@@ -78,6 +79,9 @@ pub(crate) enum Command {
     /// Show the local agent, its peers and its transfers; or the manager, its paths, devices and circuits
     #[command(after_long_help = help::STATUS_MORE)]
     Status(StatusArgs),
+    /// Tell why the local agent's endpoints have read a file from its origin
+    #[command(long_about = help::WHY)]
+    Why(WhyArgs),
     /// List what the local agent sends and receives now: how far, how fast, and whom it waits for
     #[command(after_long_help = help::TRANSFERS_MORE)]
     Transfers(LocalArgs),

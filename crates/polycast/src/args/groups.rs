@@ -28,6 +28,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
             "pin",
             "unpin",
             "status",
+            "why",
             "transfers",
         ],
     ),

@@ -174,6 +174,11 @@ Examples:
   polycast warm pull inductor --path /cache/inductor --timeout 1m
   polycast warm push triton --key nightly-2026-11-29";
 
+pub(crate) const WHY: &str = "\
+Tell where the bytes of a repository's or an image's files were, since the agent began, and why this host has read some from their origin.
+
+An endpoint ([hub] or [oci] in the agent's settings) reads a file from its origin only if no agent of the cluster has it or reads it.";
+
 pub(crate) const PIN: &str = "\
 Keep an object in the local agent's store, whatever else needs its room.
 

@@ -23,6 +23,7 @@ mod token;
 mod topic;
 mod transfers;
 pub(crate) mod warm;
+pub(crate) mod why;
 
 use super::destination::{Destination, Present};
 use super::spool;
@@ -173,6 +174,7 @@ pub(super) fn run(command: &Command, format: Format) -> Result<Exit, Failure> {
         Command::Status(args) if args.manager => manager_status::run(&args.local, format),
         Command::Status(args) if args.watch => status::watch(&args.local, format),
         Command::Status(args) => status::run(&args.local, format),
+        Command::Why(args) => why::run(args, format),
         Command::Transfers(args) => transfers::run(args, format),
         Command::Nodes(args) => nodes::run(args, format),
         Command::Drain(args) => drain::drain(args, format),
@@ -322,6 +324,8 @@ async fn endpoints(
         gateways.push(("oci", format!("registry mirror http://{}", gateway.address()), gateway));
     }
     if !gateways.is_empty() {
+        let told = Arc::clone(&counts);
+        agent.add_uses(move || told.uses());
         agent.add_metrics(move || counts.metrics());
     }
     Ok(gateways)
