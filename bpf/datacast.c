@@ -17,7 +17,7 @@
 #define NEXT_AT 20
 #define SEGMENTS_MAX 64
 
-#define FORMAT_VERSION 2
+#define FORMAT_VERSION 3
 #define INTEREST 1
 #define DATA 2
 #define FRESH 1

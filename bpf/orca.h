@@ -10,9 +10,9 @@
 /* Version, length of the label, kind of the label, a zero byte, session. */
 #define FIXED_LEN 8
 #define KIND_AT 2
-#define FORMAT_VERSION 2
+#define FORMAT_VERSION 3
 /* In place of the version: a probe, whose second byte says whether it is an answer. */
-#define PROBE_MARK 0x82
+#define PROBE_MARK (0x80 | FORMAT_VERSION)
 /* The longest label, rounded up to 4 bytes. */
 #define LABEL_LEN_MAX 164
 #define LEAF_STATUS 0x80

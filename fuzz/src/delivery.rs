@@ -66,7 +66,7 @@ pub fn delivery(bytes: &[u8]) {
 }
 
 fn candidate(number: u64, is_source: bool) -> Candidate {
-    Candidate { address: [10, 0, 0, number as u8], port: 7, name: None, is_source }
+    Candidate { address: [10, 0, 0, number as u8].into(), port: 7, name: None, is_source }
 }
 
 /// Passes on messages of upstreams, and events that the driver sees on its own connections.

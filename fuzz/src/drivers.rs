@@ -8,7 +8,7 @@ use polycast_net::object::ObjectKind;
 use polycast_types::{Handle, ObjectId};
 use polycast_wire::control::{Control, End, Hello, Overlay};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -32,11 +32,11 @@ fn tamed(bytes: &[u8], handle: Handle) -> Vec<u8> {
         let control = match Control::parse(frame) {
             Ok(Control::Overlay(Overlay::Candidates { entry, ends })) => {
                 let ends = ends.into_iter().zip(NOWHERE.1..);
-                let ends = ends.map(|(end, port)| End { address: NOWHERE.0, port, ..end });
+                let ends = ends.map(|(end, port)| End { address: NOWHERE.0.into(), port, ..end });
                 Control::Overlay(Overlay::Candidates { entry, ends: ends.collect() })
             }
             Ok(Control::Speaker { member, name, .. }) => {
-                Control::Speaker { member, address: NOWHERE.0, port: NOWHERE.1, name }
+                Control::Speaker { member, address: NOWHERE.0.into(), port: NOWHERE.1, name }
             }
             Ok(Control::Hello(hello)) => Control::Hello(Hello { handle, ..hello }),
             Ok(other) => other,
@@ -107,7 +107,7 @@ pub fn receiver_driver(bytes: &[u8]) {
         name: "host-0".into(),
         rendezvous: Rendezvous::At(listener.local_addr().expect("it is bound"), HANDLE),
         called: None,
-        interface: Ipv4Addr::LOCALHOST,
+        interface: Ipv4Addr::LOCALHOST.into(),
         sink: Sink::At { path: path.clone(), replace: false },
         options: Options::default(),
         cancel: Arc::clone(&cancel),
@@ -128,7 +128,7 @@ pub fn receiver_driver(bytes: &[u8]) {
 /// only what can be read.
 pub fn source_driver(bytes: &[u8]) {
     let cancel = Arc::new(AtomicBool::new(false));
-    let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 233, 1), 32_124);
+    let group = SocketAddr::from(([239, 255, 233, 1], 32_124));
     let is_chain = bytes.first().is_some_and(|byte| byte % 2 == 1);
     let path = match is_chain {
         true => Path::Chain,
@@ -143,7 +143,7 @@ pub fn source_driver(bytes: &[u8]) {
         root: None,
         source: Arc::new(vec![7; OBJECT_LEN]),
         receivers: Receivers::Told(1),
-        interface: Ipv4Addr::LOCALHOST,
+        interface: Ipv4Addr::LOCALHOST.into(),
         path,
         options,
         cancel: Arc::clone(&cancel),

@@ -17,7 +17,7 @@ use polycast_topology::Hybrid;
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
 use polycast_types::{Duration, Rate, Time};
 use serde_json::Value;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 const NAMES: [&str; 5] = ["host-0", "host-1", "host-2", "host-3", "host-4"];
 const AGENTS_MAX: usize = 4;
@@ -34,7 +34,7 @@ fn manager(on_device_failure: OnDeviceFailure) -> Leases {
     let budget = PowerBudget { budget_db: 14.0, switch_loss_db, splitter_loss_db, amplifier_gain_db: 0.0 };
     let attempt_interval = Duration::from_millis(1);
     let circuits = OcsConfig { hybrid, cascade_max: 1, budget, rate: Rate(1_000_000_000), attempt_interval };
-    let pool = |third| AddressPool::new([239, 255, third, 0], 2, 7410).expect("a multicast address");
+    let pool = |third| AddressPool::new([239, 255, third, 0].into(), 2, 7410).expect("a multicast address");
     let places: Vec<_> = known_hosts(NAMES).map(|(_, host)| host).zip(0..4).collect();
     let ocs = Ocs::new(circuits, places, pool(64)).expect("a small network");
     let config = LeasesConfig {
@@ -80,7 +80,7 @@ fn resource(words: &mut Words<'_>) -> Resource {
         0 => Resource::CircuitPort { port: words.small(6) },
         1 => Resource::Splitter { splitter: words.small(2) },
         _ => Resource::MulticastAddress {
-            address: [239, 255, 64 + words.below(2) as u8, words.below(3) as u8],
+            address: [239, 255, 64 + words.below(2) as u8, words.below(3) as u8].into(),
             port: 7410,
         },
     }
@@ -95,23 +95,27 @@ fn command(words: &mut Words<'_>) -> DeviceCommand {
     if words.below(4) > 0 {
         return DeviceCommand::CrossConnect { from: words.small(6), to: words.small(6) };
     }
-    let (rack, group) = (words.small(4), [239, 255, 64, words.below(2) as u8]);
+    let (rack, group) = (words.small(4), [239, 255, 64, words.below(2) as u8].into());
     DeviceCommand::RackRule { rack, group, from, to: vec![from] }
+}
+
+/// Draws a group of one of two pools, or any address.
+fn group(words: &mut Words<'_>) -> IpAddr {
+    match words.below(8) {
+        0 => words.address(),
+        _ => [239, 255, 64 + words.below(2) as u8, words.below(3) as u8].into(),
+    }
 }
 
 /// Draws a channel for data, as an agent or a record may name it.
 pub fn channel(words: &mut Words<'_>) -> Channel {
     let rate = words.flip().then(|| Rate(words.number(9)));
     match words.below(8) {
-        0..=3 => Channel::Multicast {
-            group: ([239, 255, 64 + words.below(2) as u8, words.below(3) as u8], 7410),
-            rate,
-            attempt_interval: words.span(),
-        },
+        0..=3 => Channel::Multicast { group: (group(words), 7410), rate, attempt_interval: words.span() },
         4 | 5 => Channel::Chain { order: (0..words.below(4)).map(|_| HostId(words.small(6))).collect() },
         6 => {
             let (label, further) = (words.bytes(9).to_vec(), Vec::new());
-            let group = ([239, 255, 64, 0], 7410);
+            let group = (words.address(), 7410);
             let encoding = if words.flip() { Encoding::Filter } else { Encoding::Pods };
             Channel::Label {
                 encoding,
@@ -189,7 +193,8 @@ fn request(words: &mut Words<'_>) -> PathRequest {
 fn input(words: &mut Words<'_>) -> Input {
     match words.below(16) {
         0..=3 => {
-            let (agent, address) = (key(words), ([10, 0, 0, words.below(2) as u8], words.below(2) as u16));
+            let (agent, address) =
+                (key(words), ([10, 0, 0, words.below(2) as u8].into(), words.below(2) as u16));
             let leases = (0..words.below(3)).map(|_| held(words)).collect();
             Input::Join(Join { agent, address, from: Ipv4Addr::LOCALHOST.into(), leases })
         }
@@ -326,7 +331,7 @@ pub(crate) fn recorded() -> Vec<Record> {
         while manager.poll(Time(1)).is_some() {}
     };
     for number in 0..4 {
-        let address = ([10, 0, 0, number as u8], 7401);
+        let address = ([10, 0, 0, number as u8].into(), 7401);
         let from = Ipv4Addr::LOCALHOST.into();
         say(Input::Join(Join { agent: agent(number), address, from, leases: Vec::new() }));
     }

@@ -21,7 +21,7 @@ use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -139,7 +139,7 @@ fn proxy(source: SocketAddr, number: u64, log: &Log) -> SocketAddr {
 fn session() -> Vec<Heard> {
     let (log, folder) = (Log::default(), tempfile::tempdir().unwrap());
     let process = std::process::id().to_be_bytes();
-    let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 232 ^ process[3] & 7, process[2]), 32_123);
+    let group = SocketAddr::from(([239, 255, 232 ^ process[3] & 7, process[2]], 32_123));
     let prepared = prepare(SourceSpec {
         object: ObjectId::default(),
         name: "object".into(),
@@ -147,7 +147,7 @@ fn session() -> Vec<Heard> {
         root: None,
         source: Arc::new(vec![7; (FRAGMENTS * FRAGMENT) as usize]),
         receivers: Receivers::Told(2),
-        interface: Ipv4Addr::LOCALHOST,
+        interface: Ipv4Addr::LOCALHOST.into(),
         path: Path::Multicast { group, rate: None, attempts: None, outer: Vec::new() },
         options: Options::default(),
         cancel: Arc::default(),
@@ -159,7 +159,7 @@ fn session() -> Vec<Heard> {
             name: format!("host-{number}"),
             rendezvous: Rendezvous::At(proxy(prepared.control_address(), number, &log), prepared.handle()),
             called: None,
-            interface: Ipv4Addr::LOCALHOST,
+            interface: Ipv4Addr::LOCALHOST.into(),
             sink: Sink::At { path: folder.path().join(number.to_string()), replace: false },
             options: Options { loss: 0.2 * number as f64, seed: 1, ..Options::default() },
             cancel: Arc::default(),
@@ -168,7 +168,7 @@ fn session() -> Vec<Heard> {
     };
     let receivers = [0, 1].map(receiver);
     let (ended, beacon) =
-        (Arc::new(AtomicBool::new(false)), Beacon::open(Ipv4Addr::LOCALHOST, group).unwrap());
+        (Arc::new(AtomicBool::new(false)), Beacon::open(Ipv4Addr::LOCALHOST.into(), group).unwrap());
     let listener = {
         let (ended, log) = (Arc::clone(&ended), Arc::clone(&log));
         std::thread::spawn(move || {

@@ -110,7 +110,7 @@ fn grant(words: &mut Words<'_>) -> Result<Grant, Denial> {
     Ok(Grant {
         plan_id: PlanId(words.number(4)),
         accepted_bytes: words.number(9),
-        receivers: words.names().into_iter().map(|name| (name, (words.array(), 1))).collect(),
+        receivers: words.names().into_iter().map(|name| (name, (words.address(), 1))).collect(),
         absent: words.names(),
         missed: words.names(),
         passed_over: Vec::new(),

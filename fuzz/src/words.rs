@@ -6,6 +6,7 @@ use polycast_types::{AppId, DataId, Duration, Handle, ModificationTime, ObjectId
 use polycast_wire::control::{
     CANDIDATES_MAX, Control, End, Fault, Form, Hello, Overlay, SealSecret, Welcome,
 };
+use std::net::IpAddr;
 use std::ops::Range;
 
 /// Says at most so much at one time: a machine that says more goes round in circles.
@@ -75,6 +76,14 @@ impl<'a> Words<'a> {
     /// An array of bytes.
     pub fn array<const N: usize>(&mut self) -> [u8; N] {
         self.0.arbitrary().unwrap_or([0; N])
+    }
+
+    /// An address of either family.
+    pub fn address(&mut self) -> IpAddr {
+        match self.flip() {
+            true => IpAddr::from(self.array::<4>()),
+            false => IpAddr::from(self.array::<16>()).to_canonical(),
+        }
     }
 
     /// A text: mostly short, at times as long as the wire takes.
@@ -165,7 +174,7 @@ impl<'a> Words<'a> {
             10 => Control::Rack(self.members(peers)),
             11 if self.flip() => Control::Overlay(Overlay::Lacks(self.ranges(near))),
             11 => {
-                let (address, port) = (self.array(), self.small(9) as u16);
+                let (address, port) = (self.address(), self.small(9) as u16);
                 let why = FAULTS[self.below(FAULTS.len() as u64) as usize];
                 Control::Overlay(Overlay::Fault { address, port, why })
             }
@@ -223,13 +232,13 @@ impl<'a> Words<'a> {
             10 => Control::Finished,
             11 => Control::Alive,
             12 => Control::Channel {
-                channel: (self.array(), self.small(9) as u16),
+                channel: (self.address(), self.small(9) as u16),
                 outer_len: 4 * self.below(3) as u8,
             },
             13 | 14 => Control::Gather { own: self.small(4), members: self.members(4) },
             15 | 16 => Control::Speaker {
                 member: self.small(4),
-                address: self.array(),
+                address: self.address(),
                 port: self.small(2) as u16,
                 name: None,
             },
@@ -249,7 +258,7 @@ impl<'a> Words<'a> {
     fn candidates<'n>(&mut self, name: &'n str) -> Overlay<'n> {
         let mut ends: Vec<End<'n>> = Vec::new();
         for _ in 0..self.below(CANDIDATES_MAX as u64 + 1) {
-            let (address, port): ([u8; 4], u16) = (self.array(), self.small(9) as u16);
+            let (address, port) = (self.address(), self.small(9) as u16);
             // None is named twice.
             if !ends.iter().any(|end| (end.address, end.port) == (address, port)) {
                 ends.push(End { address, port, name: self.flip().then_some(name) });
@@ -267,7 +276,7 @@ impl<'a> Words<'a> {
             object_len: self.number(near) % (1 << 50),
             fragment_len: 1 + self.small(9_000) % 65_535,
             group_len: 1 << (16 + self.below(5)),
-            channel: (self.array(), self.small(9) as u16),
+            channel: (self.address(), self.small(9) as u16),
             outer_len: 4 * self.below(3) as u8,
             stall_ns: self.number(1 << 30),
             salt: self.array(),

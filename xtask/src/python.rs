@@ -10,8 +10,9 @@ use std::process::{Command, ExitCode};
 /// Set where the program is built already.
 pub(crate) const BUILT: &str = "POLYCAST_BUILT";
 /// Packages that the tests need beside ours.
-const TOOLS: [&str; 12] = [
+const TOOLS: [&str; 13] = [
     "distributed",
+    "fsspec",
     "grpcio",
     "grpcio-tools",
     "huggingface_hub",

@@ -70,7 +70,7 @@ use processes::Processes;
 use sends::Sends;
 use service::Service;
 use std::future::Future;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -113,7 +113,7 @@ impl Shared {
     }
 
     /// Address of the interface that carries the transfers.
-    pub(crate) fn interface(&self) -> Ipv4Addr {
+    pub(crate) fn interface(&self) -> IpAddr {
         self.place().interface
     }
 
@@ -249,13 +249,7 @@ impl Agent {
         let catalog = Arc::new(Catalog::new(config.objects_max, config.receives_max, found));
         sets.into_iter().for_each(|(id, set)| catalog.list_files(id, set));
         let local = local::Listener::bind(&config.resolved_socket(), config.socket_access()?)?;
-        let http = match config.http {
-            None => None,
-            Some(address) => {
-                let listener = tokio::net::TcpListener::bind(address).await;
-                Some(listener.map_err(|error| AgentError::listen(address, &error))?)
-            }
-        };
+        let http = page_listener(config.http).await?;
         let token = config.view_token_file.as_deref().map(Token::read).transpose()?;
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let access = Access { token, names: vec![name.clone(), host] };
@@ -378,11 +372,11 @@ impl Agent {
         let following = Following::start(&shared, wish);
         let service =
             Service::new(Arc::clone(&shared), Arc::clone(&sends), Arc::clone(&streams), Arc::clone(&objects));
-        let service = service.telling(uses);
         let asking = tokio::spawn(Arc::clone(&objects).run(ending.subscribe()));
         let mut server_ending = ending.subscribe();
         let (incoming, _socket) = local.into_incoming();
-        let services = Server::builder().add_service(AgentServer::new(service)).add_service(reflection()?);
+        let services =
+            Server::builder().add_service(AgentServer::new(service.telling(uses))).add_service(reflection()?);
         let server = services.serve_with_incoming_shutdown(incoming, async move {
             // The sender lives until the end of this function; without it this is the end too.
             let _ = server_ending.wait_for(|ends| *ends).await;
@@ -391,9 +385,8 @@ impl Agent {
         let expiring = tokio::spawn(expire(Arc::clone(&shared), ending.subscribe()));
         let removing = tokio::spawn(removals::serve(Arc::clone(&shared), ending.subscribe()));
         if let Some(listener) = http {
-            let (shared, sends) = (Arc::clone(&shared), Arc::clone(&sends));
-            let page = page::Page { shared, sends, objects, more: more_metrics };
-            show((listener, access), page, ending.subscribe());
+            let (shared, sends, more) = (Arc::clone(&shared), Arc::clone(&sends), more_metrics);
+            show((listener, access), page::Page { shared, sends, objects, more }, ending.subscribe());
         }
         let mut linked = tokio::spawn(shared.link.clone().run(ending.subscribe()));
         let mut server = std::pin::pin!(server);
@@ -427,6 +420,13 @@ impl Agent {
         tracing::info!("the agent has ended");
         outcome
     }
+}
+
+/// Listens for those who look at the agent's page, if there is one.
+async fn page_listener(address: Option<SocketAddr>) -> Result<Option<tokio::net::TcpListener>, AgentError> {
+    let Some(address) = address else { return Ok(None) };
+    let listener = tokio::net::TcpListener::bind(address).await;
+    listener.map(Some).map_err(|error| AgentError::listen(address, &error))
 }
 
 /// Builds the service that describes the agent's service to clients such as grpcurl, so that they need no

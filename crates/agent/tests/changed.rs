@@ -9,11 +9,11 @@ use polycast_agent::transfer::{
 };
 use polycast_net::archive::TreeSource;
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource, Stamp};
-use polycast_testing::HANG;
+use polycast_testing::{HANG, multicast_group, own_address};
 use polycast_types::ObjectId;
 use std::fs::OpenOptions;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -85,8 +85,8 @@ impl<S: ObjectSource> ObjectSource for Written<S> {
 
 fn multicast(number: u16) -> Path {
     let own = std::process::id().to_be_bytes();
-    let group = Ipv4Addr::new(239, 255, 170 ^ own[3] & 31, number as u8);
-    let group = SocketAddrV4::new(group, 30_500 + number);
+    let group = multicast_group([239, 255, 170 ^ own[3] & 31, number as u8]);
+    let group = SocketAddr::from((group, 30_500 + number));
     Path::Multicast { group, rate: None, attempts: None, outer: Vec::new() }
 }
 
@@ -106,7 +106,7 @@ fn refused<S: ObjectSource + 'static>(
         source,
         root: None,
         receivers: Receivers::Told(RECEIVERS),
-        interface: Ipv4Addr::LOCALHOST,
+        interface: own_address(),
         path,
         options,
         cancel: Arc::default(),
@@ -119,7 +119,7 @@ fn refused<S: ObjectSource + 'static>(
             name: target.file_name().unwrap().to_string_lossy().into_owned(),
             rendezvous: Rendezvous::At(prepared.control_address(), prepared.handle()),
             called: None,
-            interface: Ipv4Addr::LOCALHOST,
+            interface: own_address(),
             sink: Sink::At { path: target, replace: false },
             options: patient(),
             cancel: Arc::default(),
@@ -211,7 +211,7 @@ fn a_change_is_seen_while_an_offer_stands() {
         source: Arc::new(FileSource::open(&file).unwrap()),
         root: None,
         receivers: Receivers::Told(2),
-        interface: Ipv4Addr::LOCALHOST,
+        interface: own_address(),
         path: multicast(30),
         options: patient(),
         cancel: Arc::default(),

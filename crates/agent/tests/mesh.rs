@@ -9,9 +9,10 @@ use polycast_agent::transfer::{
 };
 use polycast_net::frames::FrameStream;
 use polycast_net::object::{ObjectKind, ObjectSource};
+use polycast_testing::own_address;
 use polycast_types::{Handle, ObjectId};
 use polycast_wire::control::{Control, Hello, Overlay};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +48,7 @@ fn source(object: &[u8], each: Duration, receivers: usize) -> Prepared {
         source: Arc::new(Slow(object.to_vec(), each)),
         root: None,
         receivers: Receivers::Told(receivers),
-        interface: Ipv4Addr::LOCALHOST,
+        interface: own_address(),
         path: Path::Chain,
         options: patient(),
         cancel: Arc::default(),
@@ -65,7 +66,7 @@ fn start(
     let spec = ReceiverSpec {
         name: name.into(),
         rendezvous: Rendezvous::At(control, handle),
-        interface: Ipv4Addr::LOCALHOST,
+        interface: own_address(),
         sink: Sink::At { path: target, replace: false },
         options: patient(),
         cancel: Arc::default(),
@@ -92,7 +93,7 @@ enum Mood {
 /// Joins a transfer by the frames themselves, and serves others as its mood is until the end.
 fn join(prepared: &Prepared, mood: Mood, object: &[u8], ends: Arc<AtomicBool>) -> JoinHandle<()> {
     let (address, handle) = (prepared.control_address(), prepared.handle());
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let listener = TcpListener::bind((own_address(), 0)).unwrap();
     let serve_port = listener.local_addr().unwrap().port();
     let object = object.to_vec();
     std::thread::spawn(move || {

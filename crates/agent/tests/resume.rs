@@ -10,8 +10,9 @@ use polycast_agent::transfer::{
 };
 use polycast_net::object::ObjectKind;
 use polycast_net::store::part_path;
+use polycast_testing::{multicast_group, own_address};
 use polycast_types::{Duration, ObjectId, Rate};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
@@ -38,7 +39,7 @@ fn multicast() -> Path {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
     let process = std::process::id().to_be_bytes();
-    let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 192 ^ process[3] & 31, n as u8), 32_000 + n);
+    let group = SocketAddr::from((multicast_group([239, 255, 192 ^ process[3] & 31, n as u8]), 32_000 + n));
     Path::Multicast { group, rate: Some(Rate(200_000_000)), attempts: None, outer: Vec::new() }
 }
 
@@ -55,7 +56,7 @@ fn source(
         source,
         root: None,
         receivers: Receivers::Told(1),
-        interface: Ipv4Addr::LOCALHOST,
+        interface: own_address(),
         path,
         options: Options { deadline, ..patient() },
         cancel: Arc::clone(cancel),
@@ -75,7 +76,7 @@ fn run(
         name: "r0".into(),
         rendezvous: Rendezvous::At(prepared.control_address(), prepared.handle()),
         called: None,
-        interface: Ipv4Addr::LOCALHOST,
+        interface: own_address(),
         sink: Sink::At { path: target, replace: false },
         options: patient(),
         cancel: Arc::clone(receiver_cancel),

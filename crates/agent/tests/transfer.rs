@@ -10,8 +10,8 @@ use polycast_agent::transfer::{
 use polycast_net::archive::TreeSource;
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
 use polycast_net::store::part_path;
+use polycast_testing::{multicast_group, own_address};
 use polycast_types::{Duration, ObjectId};
-use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ fn bytes(len: usize) -> Vec<u8> {
 }
 
 /// Every test has a multicast group of its own.
-fn group() -> std::net::SocketAddrV4 {
+fn group() -> std::net::SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
     let process = std::process::id().to_be_bytes();
-    std::net::SocketAddrV4::new(Ipv4Addr::new(239, 255, 200 ^ process[3] & 31, n as u8), 31_000 + n)
+    std::net::SocketAddr::from((multicast_group([239, 255, 200 ^ process[3] & 31, n as u8]), 31_000 + n))
 }
 
 fn source(object: Vec<u8>, receivers: usize, path: Path, options: Options) -> Prepared {
@@ -45,7 +45,7 @@ fn spec(object: Vec<u8>, receivers: usize, path: Path, options: Options) -> Sour
         source: Arc::new(object),
         root: None,
         receivers: Receivers::Told(receivers),
-        interface: Ipv4Addr::LOCALHOST,
+        interface: own_address(),
         path,
         options,
         cancel: Arc::default(),
@@ -58,7 +58,7 @@ fn receiver_spec(source: &Prepared, name: &str, target: PathBuf) -> ReceiverSpec
         name: name.into(),
         rendezvous: Rendezvous::At(source.control_address(), source.handle()),
         called: None,
-        interface: Ipv4Addr::LOCALHOST,
+        interface: own_address(),
         sink: Sink::At { path: target, replace: false },
         options: patient(),
         cancel: Arc::default(),
@@ -395,7 +395,7 @@ fn a_store_without_room_is_named_at_once() {
         source: Arc::new(Huge),
         root: None,
         receivers: Receivers::Told(1),
-        interface: Ipv4Addr::LOCALHOST,
+        interface: own_address(),
         path: multicast(),
         options: patient(),
         cancel: Arc::default(),
@@ -639,7 +639,7 @@ fn a_transfer_that_is_full_or_unknown_turns_receivers_away() {
         name: "stranger".into(),
         rendezvous: Rendezvous::At(address, wrong),
         called: None,
-        interface: Ipv4Addr::LOCALHOST,
+        interface: own_address(),
         sink: Sink::At { path: dir.path().join("a"), replace: false },
         options: patient(),
         cancel: Arc::default(),
@@ -652,7 +652,7 @@ fn a_transfer_that_is_full_or_unknown_turns_receivers_away() {
         name: "r0".into(),
         rendezvous: Rendezvous::At(address, handle),
         called: None,
-        interface: Ipv4Addr::LOCALHOST,
+        interface: own_address(),
         sink: Sink::At { path: dir.path().join("b"), replace: false },
         options: patient(),
         cancel: Arc::default(),

@@ -6,6 +6,7 @@ mod fig_6;
 mod fig_8;
 pub mod sockets;
 
+use std::net::IpAddr;
 use std::time::Instant;
 
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
@@ -100,7 +101,7 @@ fn manager(options: &Options) -> Result<Outcome, ItemError> {
 
 fn requests_a_second(agents: u32, receivers: u32, requests: u32, seed: u64) -> Result<f64, ItemError> {
     let refused = |what: &dyn std::fmt::Display| ItemError::Refused(what.to_string());
-    let pool = AddressPool::new([239, 255, 64, 0], 1_000, 7410).map_err(|error| refused(&error))?;
+    let pool = AddressPool::new([239, 255, 64, 0].into(), 1_000, 7410).map_err(|error| refused(&error))?;
     let fabrics: Vec<Box<dyn Fabric>> = vec![Box::new(IpMulticast::new(pool))];
     let config = LeasesConfig {
         lease: Duration::from_secs(30),
@@ -124,8 +125,8 @@ fn requests_a_second(agents: u32, receivers: u32, requests: u32, seed: u64) -> R
     let key = |number: u32| AgentKey { name: names[number as usize].clone(), incarnation: 1 };
     for number in 0..agents {
         let [.., high, low] = number.to_be_bytes();
-        let address = ([10, 0, high, low], 7401);
-        let join = Join { agent: key(number), address, from: address.0.into(), leases: Vec::new() };
+        let address = (IpAddr::from([10, 0, high, low]), 7401);
+        let join = Join { agent: key(number), address, from: address.0, leases: Vec::new() };
         leases.handle(Time::ZERO, Input::Join(join));
         while leases.poll(Time::ZERO).is_some() {}
     }

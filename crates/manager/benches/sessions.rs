@@ -137,7 +137,7 @@ impl World {
         let mut world =
             World { manager, random, hosts, receivers, held: Vec::with_capacity(sessions as usize) };
         for host in 0..hosts {
-            let address = ([10, 0, (host >> 8) as u8, host as u8], 7401);
+            let address = ([10, 0, (host >> 8) as u8, host as u8].into(), 7401);
             let from = std::net::Ipv4Addr::LOCALHOST.into();
             world.say(Input::Join(Join { agent: agent(host), address, from, leases: Vec::new() }));
         }

@@ -15,7 +15,7 @@ use polycast_protocol::pull::route_of;
 use polycast_protocol::stream::{StreamRefusal, StreamWord};
 use polycast_types::{Duration, Handle, ObjectId, Printable, Rate};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 /// Leases that one agent may name.
 const LEASES_MAX: usize = 4_096;
@@ -53,7 +53,7 @@ pub(crate) fn join(request: api::Join, from: IpAddr) -> Result<Join, Refusal> {
     let leases = bounded(request.leases, LEASES_MAX, "leases")?;
     Ok(Join {
         agent,
-        address: (ipv4(&request.address)?, port(request.control_port)?),
+        address: (address_of(&request.address)?, port(request.control_port)?),
         from,
         leases: leases.into_iter().map(held_lease).collect::<Result<_, _>>()?,
     })
@@ -160,12 +160,12 @@ pub(crate) fn extend(agent: &AgentKey, extend: api::Extend) -> Result<Input, Ref
 fn channel(channel: Option<api::Channel>) -> Result<Channel, Refusal> {
     match channel.and_then(|channel| channel.channel) {
         Some(api::channel::Channel::Multicast(multicast)) => Ok(Channel::Multicast {
-            group: (ipv4(&multicast.address)?, port(multicast.port)?),
+            group: (address_of(&multicast.address)?, port(multicast.port)?),
             rate: multicast.rate_bps.map(Rate),
             attempt_interval: Duration(multicast.attempt_interval_ns),
         }),
         Some(api::channel::Channel::Labelled(labelled)) => Ok(Channel::Label {
-            group: (ipv4(&labelled.address)?, port(labelled.port)?),
+            group: (address_of(&labelled.address)?, port(labelled.port)?),
             session: labelled.session,
             encoding: match labelled.kind {
                 0 => Encoding::Filter,
@@ -230,8 +230,7 @@ fn to_tuning(tuning: PullTuning) -> api::PullTuning {
 pub(crate) type Names<'a> = &'a dyn Fn(HostId) -> Option<String>;
 
 pub(crate) fn granted(request_id: u64, grant: Grant, names: Names<'_>) -> Result<api::Granted, Refusal> {
-    let receiver =
-        |(name, at): (String, ([u8; 4], u16))| api::Receiver { name, control_address: address(at) };
+    let receiver = |(name, at): (String, (IpAddr, u16))| api::Receiver { name, control_address: address(at) };
     Ok(api::Granted {
         request_id,
         response_id: grant.plan_id.0,
@@ -258,7 +257,7 @@ fn channel_of(channel: &Channel, names: Names<'_>) -> Result<api::Channel, Refus
     let channel = match *channel {
         Channel::Multicast { group: (group, port), rate, attempt_interval } => {
             api::channel::Channel::Multicast(api::Multicast {
-                address: Ipv4Addr::from(group).to_string(),
+                address: group.to_string(),
                 port: u32::from(port),
                 rate_bps: rate.map(|rate| rate.0),
                 attempt_interval_ns: attempt_interval.0,
@@ -274,7 +273,7 @@ fn channel_of(channel: &Channel, names: Names<'_>) -> Result<api::Channel, Refus
             ref left_out,
             rate,
         } => api::channel::Channel::Labelled(api::Labelled {
-            address: Ipv4Addr::from(group).to_string(),
+            address: group.to_string(),
             port: u32::from(port),
             rate_bps: rate.map(|rate| rate.0),
             session,
@@ -377,7 +376,7 @@ pub(crate) fn stream_news(
     name: String,
     word: StreamWord,
     secret: Vec<u8>,
-    address_of: &dyn Fn(&str) -> Option<Ipv4Addr>,
+    address_at: &dyn Fn(&str) -> Option<IpAddr>,
 ) -> api::StreamNews {
     use api::stream_news::News;
     let joined =
@@ -390,7 +389,7 @@ pub(crate) fn stream_news(
             }
             let channel = Some(channel_of(&channel, &|_| None)?);
             // An agent sends streams through the interface whose address it has told us.
-            let source_address = address_of(&source).filter(|address| !address.is_unspecified());
+            let source_address = address_at(&source).filter(|address| !address.is_unspecified());
             let source_address = source_address.map(|address| address.to_string()).unwrap_or_default();
             let (fabric, handle, (ask, from)) = (fabric.into(), handle.0, since);
             let joined =
@@ -440,8 +439,8 @@ pub(crate) fn end_reason(reason: ReleaseReason) -> Option<&'static str> {
     }
 }
 
-pub(crate) fn address((address, port): ([u8; 4], u16)) -> String {
-    SocketAddrV4::new(address.into(), port).to_string()
+pub(crate) fn address((address, port): (IpAddr, u16)) -> String {
+    SocketAddr::new(address, port).to_string()
 }
 
 pub(crate) fn join_refusal(refusal: &JoinRefusal) -> Refusal {
@@ -478,9 +477,9 @@ pub(crate) fn denial(denial: &Denial) -> Refusal {
     Refusal::new(kind, denial.to_string())
 }
 
-fn ipv4(text: &str) -> Result<[u8; 4], Refusal> {
-    let address: Ipv4Addr = text.parse().map_err(|_| invalid(format!("'{text}' is not an IPv4 address")))?;
-    Ok(address.octets())
+fn address_of(text: &str) -> Result<IpAddr, Refusal> {
+    let address: IpAddr = text.parse().map_err(|_| invalid(format!("'{text}' is not an IP address")))?;
+    Ok(address.to_canonical())
 }
 
 fn port(port: u32) -> Result<u16, Refusal> {

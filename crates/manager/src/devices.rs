@@ -333,7 +333,12 @@ mod tests {
 
     fn rule(rack: u32, last: u8) -> DeviceCommand {
         let to = vec![RackPort::Circuit(0)];
-        DeviceCommand::RackRule { rack, group: [239, 255, 64, last], from: RackPort::FromSplitters, to }
+        DeviceCommand::RackRule {
+            rack,
+            group: [239, 255, 64, last].into(),
+            from: RackPort::FromSplitters,
+            to,
+        }
     }
 
     #[test]

@@ -149,6 +149,19 @@ fn pool(setting: &'static str, pool: &str, port: u16) -> Result<AddressPool, Set
     AddressPool::parse(pool, port).map_err(|error| wrong(setting, error))
 }
 
+/// The same of a fabric whose switches tell groups by 32 bits, in their rules or labels.
+fn pool_v4(setting: &'static str, text: &str, port: u16) -> Result<AddressPool, SettingsError> {
+    match pool(setting, text, port)? {
+        pool if pool.is_ipv6() => Err(wrong(
+            setting,
+            format!(
+                "'{text}' is of IPv6, and the switches of this fabric look at groups of IPv4: write one such as 239.255.64.0/24"
+            ),
+        )),
+        pool => Ok(pool),
+    }
+}
+
 /// The longest interval of attempt sending; none where it follows from the time waited alone.
 fn interval(setting: &'static str, micros: Option<u64>) -> Result<Duration, SettingsError> {
     match micros {

@@ -324,7 +324,7 @@ async fn refusals_are_sentences_with_a_kind() {
     assert_eq!(refusal(&client, elsewhere).await.kind, Kind::NameTaken);
     let mut nowhere = join("e");
     nowhere.address = "localhost".into();
-    assert_eq!(refusal(&client, nowhere).await.message, "'localhost' is not an IPv4 address");
+    assert_eq!(refusal(&client, nowhere).await.message, "'localhost' is not an IP address");
     // A session that does not begin with a Join is none, and there is only one.
     let (outbox, stream) = mpsc::channel(1);
     outbox.send(AgentMessage { message: Some(request(1, &["b"])) }).await.unwrap();

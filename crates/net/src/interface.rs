@@ -4,16 +4,16 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use std::fmt;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
-/// One interface with an IPv4 address.
+/// One interface with an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
     /// Its name, such as `eth0`.
     pub name: String,
-    /// The IPv4 address that was asked for, or its first one.
-    pub address: Ipv4Addr,
+    /// The address that was asked for, or its first one: those of IPv4 come first.
+    pub address: IpAddr,
     /// Its MTU in bytes.
     pub mtu: u32,
 }
@@ -22,16 +22,16 @@ pub struct Interface {
 #[derive(Debug, thiserror::Error)]
 pub enum InterfaceError {
     /// No such name or address here.
-    #[error("no interface {wanted} with an IPv4 address here; there is {}", there.join(", "))]
+    #[error("no interface {wanted} with an address here; there is {}", there.join(", "))]
     Unknown {
         /// Name or address that was requested.
         wanted: String,
         /// Usable interfaces of this host.
         there: Vec<String>,
     },
-    /// Only the loopback has an IPv4 address, and the user has not asked for it.
+    /// Only the loopback has an address, and the user has not asked for it.
     #[error(
-        "no interface here has an IPv4 address, except {loopback}{}; say --interface {loopback} to stay on this machine",
+        "no interface here has an address, except {loopback}{}; say --interface {loopback} to stay on this machine",
         others(there)
     )]
     OnlyLoopback {
@@ -54,10 +54,9 @@ fn others(there: &[Link]) -> String {
 pub struct Link {
     /// Its name.
     pub name: String,
-    /// Its IPv4 addresses, in the order in which the kernel tells of them.
-    pub addresses: Vec<Ipv4Addr>,
-    /// Set if it has an IPv6 address that others can reach.
-    pub has_ipv6: bool,
+    /// Its addresses, in the order in which the kernel tells of them: those of IPv4, and then those of IPv6
+    /// that hosts of other links can reach, too.
+    pub addresses: Vec<IpAddr>,
     /// Set if it is switched on.
     pub is_up: bool,
     /// Set if it has a carrier: a cable with a device at its other end.
@@ -69,13 +68,13 @@ pub struct Link {
 }
 
 impl Link {
-    /// Returns true if the interface is switched on and has an IPv4 address.
+    /// Returns true if the interface is switched on and has an address.
     #[must_use]
     pub fn is_usable(&self) -> bool {
         self.is_up && !self.addresses.is_empty()
     }
 
-    /// Its IPv4 addresses, for a sentence.
+    /// Its addresses, for a sentence.
     #[must_use]
     pub fn addresses_text(&self) -> String {
         self.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
@@ -90,7 +89,6 @@ impl fmt::Display for Link {
             (false, ..) => f.write_str(" is down"),
             (_, false, _) => f.write_str(" has no link (cable, switch port)"),
             (.., false) => write!(f, " ({})", self.addresses_text()),
-            _ if self.has_ipv6 => f.write_str(" has IPv6 only"),
             _ => f.write_str(" has no address"),
         }
     }
@@ -108,7 +106,6 @@ pub fn survey() -> io::Result<Vec<Link>> {
             all.push(Link {
                 name: entry.interface_name.clone(),
                 addresses: Vec::new(),
-                has_ipv6: false,
                 is_up: has(InterfaceFlags::IFF_UP),
                 // The kernel says that an interface runs up to a second after its carrier is there.
                 has_carrier: has(InterfaceFlags::IFF_RUNNING)
@@ -120,22 +117,24 @@ pub fn survey() -> io::Result<Vec<Link>> {
         });
         if let Some(address) = entry.address.as_ref() {
             if let Some(address) = address.as_sockaddr_in() {
-                all[at].addresses.push(address.ip());
+                all[at].addresses.push(address.ip().into());
             }
             let ipv6 = address.as_sockaddr_in6().map(|address| address.ip());
-            all[at].has_ipv6 |= ipv6.is_some_and(|address| !address.is_unicast_link_local());
+            all[at].addresses.extend(ipv6.filter(|ip| !ip.is_unicast_link_local()).map(IpAddr::from));
         }
     }
+    // The order of each family stays.
+    all.iter_mut().for_each(|link| link.addresses.sort_by_key(IpAddr::is_ipv6));
     Ok(all)
 }
 
-/// The interface of this name, with its first address, or of this IPv4 address. Without either the one that
+/// The interface of this name, with its first address, or of this address. Without either the one that
 /// other hosts are most likely behind: that of the default route if it has a link, else the first with a link
 /// that is not the loopback. Where none has a link: that of the default route, else the first. The loopback
 /// is taken only if it is named.
 ///
 /// # Errors
-/// There is no such interface with an IPv4 address.
+/// There is no such interface with an address.
 pub fn resolve(wanted: Option<&str>) -> Result<Interface, InterfaceError> {
     let all = survey()?;
     let found = find(&all, wanted);
@@ -162,7 +161,7 @@ pub fn resolve(wanted: Option<&str>) -> Result<Interface, InterfaceError> {
 ///
 /// # Errors
 /// The kernel does not report the interfaces.
-pub fn elsewhere(wanted: Option<&str>, address: Ipv4Addr, at_large: bool) -> io::Result<Option<Interface>> {
+pub fn elsewhere(wanted: Option<&str>, address: IpAddr, at_large: bool) -> io::Result<Option<Interface>> {
     let all = survey()?;
     let Some((link, address)) = move_from(&all, find(&all, wanted), address, at_large) else {
         return Ok(None);
@@ -173,16 +172,16 @@ pub fn elsewhere(wanted: Option<&str>, address: Ipv4Addr, at_large: bool) -> io:
 /// The same of these interfaces; `best` is what one that begins now takes.
 fn move_from<'a>(
     all: &[Link],
-    best: Option<(&'a Link, Ipv4Addr)>,
-    address: Ipv4Addr,
+    best: Option<(&'a Link, IpAddr)>,
+    address: IpAddr,
     at_large: bool,
-) -> Option<(&'a Link, Ipv4Addr)> {
+) -> Option<(&'a Link, IpAddr)> {
     let now = all.iter().find(|link| link.addresses.contains(&address));
     best.filter(|(best, _)| now.is_none_or(|now| at_large && now.name != best.name))
 }
 
 /// Finds the interface that is requested, or the best one where none is.
-fn find<'a>(all: &'a [Link], wanted: Option<&str>) -> Option<(&'a Link, Ipv4Addr)> {
+fn find<'a>(all: &'a [Link], wanted: Option<&str>) -> Option<(&'a Link, IpAddr)> {
     match wanted {
         Some(text) => named(all, text),
         None => choose(all, &default_routes()).map(|link| (link, link.addresses[0])),
@@ -190,7 +189,7 @@ fn find<'a>(all: &'a [Link], wanted: Option<&str>) -> Option<(&'a Link, Ipv4Addr
 }
 
 /// The interface of this name or address, and which of its addresses is meant.
-fn named<'a>(all: &'a [Link], text: &str) -> Option<(&'a Link, Ipv4Addr)> {
+fn named<'a>(all: &'a [Link], text: &str) -> Option<(&'a Link, IpAddr)> {
     let mut usable = all.iter().filter(|link| link.is_usable());
     match text.parse() {
         Ok(address) => usable.find(|link| link.addresses.contains(&address)).map(|link| (link, address)),
@@ -210,7 +209,7 @@ fn choose<'a>(all: &'a [Link], default_routes: &[String]) -> Option<&'a Link> {
 /// Returns true if an interface of this host has this address, be it switched on or not; also where the
 /// kernel does not report the addresses.
 #[must_use]
-pub fn is_here(address: Ipv4Addr) -> bool {
+pub fn is_here(address: IpAddr) -> bool {
     survey().map_or(true, |all| all.iter().any(|link| link.addresses.contains(&address)))
 }
 
@@ -223,18 +222,46 @@ pub fn index(name: &str) -> io::Result<u32> {
     nix::net::if_::if_nametoindex(name).map_err(named)
 }
 
+/// The number of the interface that has this address.
+pub(crate) fn index_of(address: IpAddr) -> io::Result<u32> {
+    let interface = of_address(address).map_err(io::Error::other)?;
+    index(&interface.name)
+}
+
 /// The MTU of the interface that has this address.
 ///
 /// # Errors
 /// No interface has it.
-pub fn of_address(address: Ipv4Addr) -> Result<Interface, InterfaceError> {
+pub fn of_address(address: IpAddr) -> Result<Interface, InterfaceError> {
     resolve(Some(&address.to_string()))
 }
 
 /// Names of the interfaces with a default route, the best first, from the kernel's table of this network
 /// namespace.
 fn default_routes() -> Vec<String> {
-    default_routes_in(&std::fs::read_to_string("/proc/thread-self/net/route").unwrap_or_default())
+    let read = |table: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{table}"));
+    let mut names = default_routes_in(&read("route").unwrap_or_default());
+    names.extend(default_routes_v6_in(&read("ipv6_route").unwrap_or_default()));
+    names
+}
+
+/// The same of a text such as that of `/proc/net/ipv6_route`.
+fn default_routes_v6_in(table: &str) -> Vec<String> {
+    /// A route that is in use, and one that turns packets away.
+    const UP: u32 = 1;
+    const REJECT: u32 = 0x200;
+    const ALL: &str = "00000000000000000000000000000000";
+    let mut found: Vec<(u32, String)> = Vec::new();
+    for line in table.lines() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [to, "00", _, _, _, metric, _, _, flags, name] = fields[..] else { continue };
+        let number = |text| u32::from_str_radix(text, 16);
+        if to == ALL && number(flags).is_ok_and(|flags| flags & (UP | REJECT) == UP) {
+            found.push((number(metric).unwrap_or(u32::MAX), name.to_string()));
+        }
+    }
+    found.sort_by_key(|(metric, _)| *metric);
+    found.into_iter().map(|(_, name)| name).collect()
 }
 
 /// The same of a text such as that of `/proc/net/route`.
@@ -260,7 +287,7 @@ fn default_routes_in(table: &str) -> Vec<String> {
 /// The MTU of an interface, asked of the kernel (the file system may show another namespace's).
 #[allow(unsafe_code, reason = "no safe wrapper for this ioctl in the libraries at hand")]
 fn mtu(name: &str) -> io::Result<u32> {
-    let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    let socket = crate::udp::socket_of(std::net::Ipv4Addr::UNSPECIFIED.into())?;
     // SAFETY: `ifreq` is plain old data for which all zeros is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if name.len() >= request.ifr_name.len() {
@@ -287,7 +314,7 @@ mod tests {
 
     #[test]
     fn the_loopback_is_found_by_name_and_by_address() {
-        let by_address = of_address(Ipv4Addr::LOCALHOST).unwrap();
+        let by_address = of_address(IpAddr::from([127, 0, 0, 1])).unwrap();
         assert!(by_address.mtu >= 1_500);
         assert_eq!(resolve(Some(&by_address.name)).unwrap(), by_address);
     }
@@ -296,7 +323,6 @@ mod tests {
         Link {
             name: name.into(),
             addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
-            has_ipv6: false,
             is_up: true,
             has_carrier: true,
             takes_multicast: true,
@@ -381,7 +407,7 @@ mod tests {
             assert_eq!(chosen(), "radio");
             run("link set w1 up");
             polycast_testing::until("wired has a link, and the better route", || chosen() == "wired");
-            let second = Ipv4Addr::new(203, 0, 113, 9);
+            let second = IpAddr::from([203, 0, 113, 9]);
             let found = of_address(second).unwrap();
             assert_eq!((found.name.as_str(), found.address), ("radio", second));
             run("link set radio down");

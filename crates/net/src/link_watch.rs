@@ -7,7 +7,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, sendto, socket,
 };
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// The multicast groups of changes of interfaces, of IPv4 addresses and of IPv4 routes.
@@ -130,7 +130,7 @@ impl Carriers {
     ///
     /// # Errors
     /// No interface has one of the addresses, or the kernel refuses.
-    pub fn open(addresses: impl IntoIterator<Item = Ipv4Addr>) -> io::Result<Self> {
+    pub fn open(addresses: impl IntoIterator<Item = IpAddr>) -> io::Result<Self> {
         let index = |address| {
             let interface = interface::of_address(address).map_err(io::Error::other)?;
             Ok(nix::net::if_::if_nametoindex(interface.name.as_str())?)
@@ -222,10 +222,10 @@ mod tests {
 
     #[test]
     fn interfaces_are_known_by_their_addresses() {
-        let mut carriers = Carriers::open([Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST]).unwrap();
+        let mut carriers = Carriers::open([IpAddr::from([127, 0, 0, 1]); 2]).unwrap();
         let heard = carriers.changes().unwrap();
         assert_eq!(heard, [(0, true), (1, true)]);
-        assert!(Carriers::open([Ipv4Addr::new(192, 0, 2, 1)]).is_err());
+        assert!(Carriers::open([IpAddr::from([192, 0, 2, 1])]).is_err());
     }
 
     #[test]

@@ -82,14 +82,14 @@ fn has_one_of(process: u32, sockets: &[String]) -> bool {
 mod tests {
     use super::*;
     use crate::udp::Beacon;
-    use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+    use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
     #[test]
     fn the_program_that_has_a_port_is_named() {
         let taken = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
         let port = taken.local_addr().unwrap().port();
-        let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 1, 9), port);
-        let error = Beacon::open(Ipv4Addr::LOCALHOST, group).expect_err("another one has it");
+        let group = SocketAddr::from(([239, 255, 1, 9], port));
+        let error = Beacon::open(Ipv4Addr::LOCALHOST.into(), group).expect_err("another one has it");
         let in_use = PortInUse::of(port, &error).expect("it says so");
         let holder = in_use.holder.as_ref().expect("it is this process");
         assert_eq!(holder.process, std::process::id());

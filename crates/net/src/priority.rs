@@ -2,6 +2,7 @@
 //! that judge by the clock who lives (Orca section 3.4: an agent that is silent for a time T is replaced, and
 //! T goes down to a millisecond).
 
+use nix::errno::Errno;
 use nix::sys::socket::{setsockopt, sockopt};
 use std::fmt;
 use std::io;
@@ -37,14 +38,25 @@ impl TryFrom<i64> for Dscp {
 }
 
 impl Dscp {
-    /// Marks all that a socket sends over IPv4 from now on.
+    /// Marks all that a socket sends from now on.
     ///
     /// # Errors
     /// The kernel refuses.
     pub fn mark(self, socket: &impl AsFd) -> io::Result<()> {
         // The two bits below are congestion's.
-        Ok(setsockopt(&socket.as_fd(), sockopt::Ipv4Tos, &(i32::from(self.0) << 2))?)
+        set_class(socket.as_fd(), i32::from(self.0) << 2)
     }
+}
+
+/// Sets the byte that both families' headers have for it. A socket of IPv6 may send over IPv4, too, and the
+/// kernel keeps one byte for each.
+fn set_class(socket: BorrowedFd<'_>, class: i32) -> io::Result<()> {
+    match setsockopt(&socket, sockopt::Ipv6TClass, &class) {
+        // A socket of IPv4.
+        Err(Errno::ENOPROTOOPT | Errno::EOPNOTSUPP) => {}
+        set => set?,
+    }
+    Ok(setsockopt(&socket, sockopt::Ipv4Tos, &class)?)
 }
 
 /// Marks all that a socket sends as network control, so that queues on the way can let it go first.
@@ -54,7 +66,7 @@ impl Dscp {
 pub fn mark_control(socket: &impl AsFd) -> io::Result<()> {
     let socket: BorrowedFd<'_> = socket.as_fd();
     // In this order: the kernel derives a priority from the code point, and a lower one.
-    setsockopt(&socket, sockopt::Ipv4Tos, &CONTROL_TOS)?;
+    set_class(socket, CONTROL_TOS)?;
     setsockopt(&socket, sockopt::Priority, &CONTROL_PRIORITY)?;
     Ok(())
 }

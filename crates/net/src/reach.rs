@@ -1,10 +1,11 @@
 //! Sockets of `polycast doctor`: one that asks which hosts are there, by multicast or of one host, and one
 //! that answers.
 
-use polycast_wire::reach::{GROUP, PORT, Reach};
+use crate::udp::{hear_joined_only, join_group, multicast_sender, socket_of};
+use polycast_wire::reach::{PORT, Reach, group_for};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 /// Answers in one second at most, to all hosts together.
@@ -16,7 +17,7 @@ const LOOK: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answered {
     /// The address that the answer came from.
-    pub from: SocketAddrV4,
+    pub from: SocketAddr,
     /// The host's name.
     pub name: String,
     /// Bytes of the question as it came.
@@ -25,7 +26,10 @@ pub struct Answered {
 
 /// A socket that asks.
 #[derive(Debug)]
-pub struct Asker(UdpSocket);
+pub struct Asker {
+    socket: UdpSocket,
+    group: IpAddr,
+}
 
 impl Asker {
     /// Opens it on the interface with this address. The kernel sends nothing in fragments that fits into the
@@ -33,21 +37,19 @@ impl Asker {
     ///
     /// # Errors
     /// No socket can be had, or the interface cannot send multicast.
-    pub fn open(interface: Ipv4Addr) -> io::Result<Self> {
-        let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
-        socket.set_multicast_if_v4(&interface)?;
-        socket.set_multicast_ttl_v4(crate::udp::MULTICAST_TTL)?;
-        socket.bind(&SocketAddrV4::new(interface, 0).into())?;
-        Ok(Asker(socket.into()))
+    pub fn open(interface: IpAddr) -> io::Result<Self> {
+        let socket = multicast_sender(interface)?;
+        socket.bind(&SocketAddr::new(interface, 0).into())?;
+        Ok(Asker { socket: socket.into(), group: group_for(interface) })
     }
 
     /// Asks all hosts of the group, or one.
     ///
     /// # Errors
     /// There is no route, or the interface does not take packets of this length.
-    pub fn ask(&self, to: Option<SocketAddrV4>, number: u64, len: usize) -> io::Result<()> {
-        let to = to.unwrap_or(SocketAddrV4::new(GROUP.into(), PORT));
-        self.0.send_to(&Reach::Ask { number, len }.emit(), to).map(drop)
+    pub fn ask(&self, to: Option<SocketAddr>, number: u64, len: usize) -> io::Result<()> {
+        let to = to.unwrap_or(SocketAddr::new(self.group, PORT));
+        self.socket.send_to(&Reach::Ask { number, len }.emit(), to).map(drop)
     }
 
     /// The next answer to this question, if one comes in time.
@@ -56,9 +58,9 @@ impl Asker {
         let mut buffer = [0; 2_048];
         loop {
             let left = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
-            self.0.set_read_timeout(Some(left)).ok()?;
+            self.socket.set_read_timeout(Some(left)).ok()?;
             // An error here is a host that says that no process listens there: others may.
-            let Ok((read, std::net::SocketAddr::V4(from))) = self.0.recv_from(&mut buffer) else { continue };
+            let Ok((read, from)) = self.socket.recv_from(&mut buffer) else { continue };
             match Reach::parse(&buffer[..read]) {
                 Ok(Reach::Answer { number: of, len, name }) if of == number => {
                     return Some(Answered { from, name, len });
@@ -81,22 +83,26 @@ impl Answerer {
     ///
     /// # Errors
     /// The port is taken by another kind of program, or the interface cannot take part in multicast.
-    pub fn open(interface: Ipv4Addr, name: &str) -> io::Result<Self> {
-        let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+    pub fn open(interface: IpAddr, name: &str) -> io::Result<Self> {
+        let socket = socket_of(interface)?;
         socket.set_reuse_address(true)?;
-        socket.set_multicast_all_v4(false)?;
-        socket.bind(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, PORT).into())?;
-        socket.join_multicast_v4(&GROUP.into(), &interface)?;
+        hear_joined_only(&socket, interface)?;
+        let all = match interface {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        socket.bind(&SocketAddr::new(all, PORT).into())?;
+        join_group(&socket, interface, group_for(interface))?;
         socket.set_read_timeout(Some(LOOK))?;
         Ok(Answerer { socket: socket.into(), name: name.to_string() })
     }
 
     /// Answers until `ends` says so; `on_ask` hears of every question.
-    pub fn run(&self, ends: &dyn Fn() -> bool, on_ask: &mut dyn FnMut(SocketAddrV4, usize)) {
+    pub fn run(&self, ends: &dyn Fn() -> bool, on_ask: &mut dyn FnMut(SocketAddr, usize)) {
         let mut buffer = vec![0; crate::udp::DATAGRAM_LEN_MAX];
         let (mut second, mut count) = (Instant::now(), 0);
         while !ends() {
-            let Ok((read, std::net::SocketAddr::V4(from))) = self.socket.recv_from(&mut buffer) else {
+            let Ok((read, from)) = self.socket.recv_from(&mut buffer) else {
                 continue;
             };
             let Ok(Reach::Ask { number, len }) = Reach::parse(&buffer[..read]) else { continue };
@@ -149,13 +155,13 @@ mod tests {
 
     #[test]
     fn who_listens_answers_by_multicast_and_alone() {
-        let (lo, ends) = (Ipv4Addr::LOCALHOST, AtomicBool::new(false));
+        let (lo, ends) = (IpAddr::V4(Ipv4Addr::LOCALHOST), AtomicBool::new(false));
         let answerer = Answerer::open(lo, "one").unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| answerer.run(&|| ends.load(Ordering::Relaxed), &mut |_, _| {}));
             let asker = Asker::open(lo).unwrap();
             for (number, to, len) in
-                [(1, None, ASK_LEN_MIN), (2, Some(SocketAddrV4::new(lo, PORT)), 1_400), (3, None, 9_000)]
+                [(1, None, ASK_LEN_MIN), (2, Some(SocketAddr::new(lo, PORT)), 1_400), (3, None, 9_000)]
             {
                 asker.ask(to, number, len).unwrap();
                 // Other tests of this machine may answer as well.

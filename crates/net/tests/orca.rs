@@ -231,10 +231,10 @@ fn datagrams_that_the_kernel_has_not_cut_yet_are_all_relabelled() {
         })?;
         mirror.attach(0, "source")?;
         mirror.attach(2, "out")?;
-        let group = std::net::SocketAddrV4::new([239, 1, 1, 9].into(), PACKETS.udp_port);
-        let mut sender = DataSender::open([10, 9, 0, 1].into(), group).unwrap();
+        let group = Ipv4Addr::new(239, 1, 1, 9);
+        let mut sender = DataSender::open([10, 9, 0, 1].into(), (group, PACKETS.udp_port).into()).unwrap();
         let mut header = Vec::new();
-        Header { kind: LabelKind::Filter, session: u32::from(*group.ip()), label: &[0b0010_0000, 0, 0] }
+        Header { kind: LabelKind::Filter, session: u32::from(group), label: &[0b0010_0000, 0, 0] }
             .emit(&mut header);
         let payload = [5; 1_000];
         let parts: Vec<IoSlice<'_>> =

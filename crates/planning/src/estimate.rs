@@ -310,7 +310,7 @@ mod tests {
     }
 
     fn multicast(rate: Option<Rate>) -> Channel {
-        Channel::Multicast { group: ([239, 1, 1, 1], 7), rate, attempt_interval: Duration::ZERO }
+        Channel::Multicast { group: ([239, 1, 1, 1].into(), 7), rate, attempt_interval: Duration::ZERO }
     }
 
     fn chain() -> Channel {
@@ -323,7 +323,7 @@ mod tests {
 
     fn rule() -> DeviceCommand {
         let (from, to) = (RackPort::Circuit(0), Vec::new());
-        DeviceCommand::RackRule { rack: 0, group: [239, 1, 1, 1], from, to }
+        DeviceCommand::RackRule { rack: 0, group: [239, 1, 1, 1].into(), from, to }
     }
 
     fn total(estimate: Estimate) -> u64 {

@@ -3,13 +3,51 @@
 
 use crate::plan::Resource;
 use alloc::collections::BTreeMap;
+use core::net::{IpAddr, Ipv4Addr};
 use polycast_types::RangeSet;
+
+/// Addresses that differ in their last four bytes alone.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Network {
+    /// All of IPv4.
+    V4,
+    /// The addresses of IPv6 that begin with these bytes.
+    V6([u8; 12]),
+}
+
+impl Network {
+    /// The network of an address, and its number there.
+    pub(crate) fn of(address: IpAddr) -> (Self, u32) {
+        match address {
+            IpAddr::V4(address) => (Network::V4, address.to_bits()),
+            IpAddr::V6(address) => {
+                let octets = address.octets();
+                let (first, last) = octets.split_first_chunk::<12>().expect("an address has 16 bytes");
+                let last = last.try_into().expect("an address has 16 bytes");
+                (Network::V6(*first), u32::from_be_bytes(last))
+            }
+        }
+    }
+
+    /// The address of this number.
+    pub(crate) fn address(self, number: u32) -> IpAddr {
+        match self {
+            Network::V4 => Ipv4Addr::from(number).into(),
+            Network::V6(first) => {
+                let mut octets = [0; 16];
+                octets[..12].copy_from_slice(&first);
+                octets[12..].copy_from_slice(&number.to_be_bytes());
+                IpAddr::from(octets)
+            }
+        }
+    }
+}
 
 /// Resources that differ by a number alone.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Row {
-    /// The multicast addresses with this UDP port, each by itself as a number.
-    Addresses(u16),
+    /// The multicast addresses of one network with this UDP port, each by the number of its last four bytes.
+    Addresses(Network, u16),
     /// The places of the table of this spine.
     Entries(u32),
 }
@@ -19,7 +57,8 @@ impl Row {
     fn of(resource: &Resource) -> Option<(Row, u64)> {
         match *resource {
             Resource::MulticastAddress { address, port } => {
-                Some((Row::Addresses(port), u32::from_be_bytes(address).into()))
+                let (network, number) = Network::of(address);
+                Some((Row::Addresses(network, port), number.into()))
             }
             Resource::SpineEntry { spine, slot } => Some((Row::Entries(spine), slot.into())),
             Resource::CircuitPort { .. } | Resource::Splitter { .. } | Resource::RelayPartition { .. } => {
@@ -31,7 +70,9 @@ impl Row {
     /// The resource of this number.
     pub(crate) fn at(self, number: u32) -> Resource {
         match self {
-            Row::Addresses(port) => Resource::MulticastAddress { address: number.to_be_bytes(), port },
+            Row::Addresses(network, port) => {
+                Resource::MulticastAddress { address: network.address(number), port }
+            }
             Row::Entries(spine) => Resource::SpineEntry { spine, slot: number },
         }
     }
@@ -76,7 +117,7 @@ impl Held {
         let spines = self.0.range(Row::Entries(0)..=Row::Entries(u32::MAX));
         spines.filter_map(|(row, held)| match row {
             Row::Entries(spine) => Some((*spine, held.len())),
-            Row::Addresses(_) => None,
+            Row::Addresses(..) => None,
         })
     }
 }
@@ -92,7 +133,7 @@ mod tests {
     use proptest::prelude::*;
 
     const NUMBERS: u32 = 12;
-    const ROWS: [Row; 3] = [Row::Addresses(7410), Row::Entries(0), Row::Entries(9)];
+    const ROWS: [Row; 3] = [Row::Addresses(Network::V4, 7410), Row::Entries(0), Row::Entries(9)];
 
     #[derive(Clone, Debug)]
     enum Step {

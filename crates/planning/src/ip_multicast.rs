@@ -5,7 +5,7 @@
 
 use crate::fabric::{Fabric, Replan, replan_each};
 use crate::fabric_name::FabricName;
-use crate::held::Row;
+use crate::held::{Network, Row};
 use crate::network_state::NetworkState;
 use crate::plan::{Channel, Failure, Group, Plan, Refusal, Resource};
 use alloc::format;
@@ -13,15 +13,39 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
 use polycast_types::{Duration, Rate};
 
 /// Interval of attempt sending on a network where nothing has to be set up first.
 const ATTEMPT_INTERVAL: Duration = Duration::from_millis(1);
 
+/// A pool of IPv6, for sentences.
+const EXAMPLE_V6: &str = "ff15::8000:0/112";
+
+/// Returns true if a host may make up a group of this address.
+fn is_usable(address: IpAddr) -> bool {
+    const USABLE: core::ops::RangeInclusive<Ipv4Addr> =
+        Ipv4Addr::new(224, 0, 1, 0)..=Ipv4Addr::new(239, 255, 255, 255);
+    match address {
+        IpAddr::V4(address) => USABLE.contains(&address),
+        IpAddr::V6(address) => is_usable_v6(address),
+    }
+}
+
+/// The same of IPv6 (RFC 4291, 2.7): the flags say that the group is not assigned, and the scope that packets
+/// leave the host.
+fn is_usable_v6(address: Ipv6Addr) -> bool {
+    let [first, second, ..] = address.octets();
+    let (flags, scope) = (second >> 4, second & 15);
+    first == 0xff && matches!(flags, 1 | 3) && (2..15).contains(&scope)
+}
+
 /// Group addresses that follow each other, with one UDP port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AddressPool {
+    network: Network,
+    /// Number of the first one in its network.
     first: u32,
     count: u32,
     port: u16,
@@ -36,22 +60,21 @@ impl AddressPool {
     /// The pool of `count` addresses from `first` on.
     ///
     /// # Errors
-    /// They are not all multicast addresses that hosts may use (224.0.1.0 to 239.255.255.255), there are
-    /// none, or the port is 0.
-    pub fn new(first: [u8; 4], count: u32, port: u16) -> Result<Self, PoolError> {
-        const USABLE: core::ops::RangeInclusive<u32> = 0xe000_0100..=0xefff_ffff;
-        let [a, b, c, d] = first;
-        let first = u32::from_be_bytes(first);
-        let last = first.checked_add(count.saturating_sub(1));
-        if count == 0 || !USABLE.contains(&first) || !last.is_some_and(|last| USABLE.contains(&last)) {
+    /// They are not all multicast addresses that hosts may use (224.0.1.0 to 239.255.255.255; of IPv6 those
+    /// that are not assigned, ff10::/12 and ff30::/12, of the link's scope or a larger one), there are none,
+    /// or the port is 0.
+    pub fn new(first: IpAddr, count: u32, port: u16) -> Result<Self, PoolError> {
+        let (network, number) = Network::of(first);
+        let last = number.checked_add(count.saturating_sub(1));
+        if count == 0 || !last.is_some_and(|last| is_usable(first) && is_usable(network.address(last))) {
             return Err(PoolError(format!(
-                "{count} addresses from {a}.{b}.{c}.{d} are not a pool of multicast addresses: take some between 224.0.1.0 and 239.255.255.255, such as 239.255.64.0/24"
+                "{count} addresses from {first} are not a pool of multicast addresses: take some between 224.0.1.0 and 239.255.255.255, such as 239.255.64.0/24, or of IPv6 such as {EXAMPLE_V6}"
             )));
         }
         if port == 0 {
             return Err(PoolError("the port of a multicast pool cannot be 0".to_string()));
         }
-        Ok(AddressPool { first, count, port })
+        Ok(AddressPool { network, first: number, count, port })
     }
 
     /// Reads a pool written as `239.255.64.0/24`.
@@ -59,19 +82,30 @@ impl AddressPool {
     /// # Errors
     /// Not of this form, or no pool of multicast addresses.
     pub fn parse(text: &str, port: u16) -> Result<Self, PoolError> {
-        let wrong =
-            || PoolError(format!("'{text}' is not a pool of addresses: write one such as 239.255.64.0/24"));
+        let wrong = || {
+            PoolError(format!(
+                "'{text}' is not a pool of addresses: write one such as 239.255.64.0/24, or of IPv6 such as {EXAMPLE_V6}"
+            ))
+        };
         let (address, prefix) = text.split_once('/').ok_or_else(wrong)?;
-        let address = core::net::Ipv4Addr::from_str(address).map_err(|_| wrong())?;
+        let address = IpAddr::from_str(address).map_err(|_| wrong())?;
         let prefix: u32 = prefix.parse().map_err(|_| wrong())?;
-        if !(4..=32).contains(&prefix) {
+        // A pool of IPv6 lies within the last four bytes: it is as large as one of IPv4 can be.
+        let (bits, shortest) = if address.is_ipv4() { (32, 4) } else { (128, 100) };
+        if !(shortest..=bits).contains(&prefix) {
             return Err(wrong());
         }
-        let count = 1u32 << (32 - prefix);
-        if u32::from(address) % count != 0 {
+        let count = 1u32 << (bits - prefix);
+        if !Network::of(address).1.is_multiple_of(count) {
             return Err(PoolError(format!("'{text}' does not start at a multiple of its size")));
         }
-        Self::new(address.octets(), count, port)
+        Self::new(address, count, port)
+    }
+
+    /// Returns true if its addresses are of IPv6.
+    #[must_use]
+    pub fn is_ipv6(&self) -> bool {
+        self.network != Network::V4
     }
 
     /// Returns the number of addresses.
@@ -81,10 +115,12 @@ impl AddressPool {
     }
 
     /// The first free address from the network's turn on: the one that was released last comes last.
-    pub(crate) fn lend(&self, network: &NetworkState) -> Result<([u8; 4], u16), Refusal> {
+    pub(crate) fn lend(&self, network: &NetworkState) -> Result<(IpAddr, u16), Refusal> {
         let start = (network.turn() % u64::from(self.count)) as u32;
         let free = |from: u32, end: u32| {
-            network.free_of(Row::Addresses(self.port), self.first + from, self.first + end).next()
+            network
+                .free_of(Row::Addresses(self.network, self.port), self.first + from, self.first + end)
+                .next()
         };
         match free(start, self.count).or_else(|| free(0, start)) {
             Some(Resource::MulticastAddress { address, port }) => Ok((address, port)),
@@ -95,8 +131,8 @@ impl AddressPool {
 
 impl fmt::Display for AddressPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let first = core::net::Ipv4Addr::from(self.first);
-        let last = core::net::Ipv4Addr::from(self.first + (self.count - 1));
+        let first = self.network.address(self.first);
+        let last = self.network.address(self.first + (self.count - 1));
         write!(f, "{first} to {last}, port {}", self.port)
     }
 }
@@ -133,7 +169,7 @@ impl IpMulticast {
         self
     }
 
-    fn plan_with(&self, address: ([u8; 4], u16)) -> Plan {
+    fn plan_with(&self, address: (IpAddr, u16)) -> Plan {
         Plan {
             fabric: Self::NAME,
             resources: vec![resource(address)],
@@ -179,12 +215,12 @@ impl Fabric for IpMulticast {
     }
 }
 
-pub(crate) fn resource((address, port): ([u8; 4], u16)) -> Resource {
+pub(crate) fn resource((address, port): (IpAddr, u16)) -> Resource {
     Resource::MulticastAddress { address, port }
 }
 
 /// The group address of a plan, if it could be held again.
-pub(crate) fn address_of(network: &NetworkState, plan: &Plan) -> Option<([u8; 4], u16)> {
+pub(crate) fn address_of(network: &NetworkState, plan: &Plan) -> Option<(IpAddr, u16)> {
     let Channel::Multicast { group, .. } = plan.channel else { return None };
     network.is_free(&resource(group)).then_some(group)
 }
@@ -205,12 +241,26 @@ mod tests {
         assert_eq!(pool.count(), 256);
         assert_eq!(pool.to_string(), "239.255.64.0 to 239.255.64.255, port 7410");
         assert!(AddressPool::parse("224.0.0.0/4", 1).unwrap_err().to_string().contains("224.0.1.0"));
-        for text in
-            ["", "239.255.64.0", "10.0.0.0/8", "239.255.64.1/24", "239.0.0.0/33", "x/8", "224.0.0.1/32"]
-        {
+        for text in [
+            "ff15::8000:1/112",
+            "ff05::1:0/112",
+            "ff15::/99",
+            "ff11::8000:0/112",
+            "fd00::/112",
+            "",
+            "239.255.64.0",
+            "10.0.0.0/8",
+            "239.255.64.1/24",
+            "239.0.0.0/33",
+            "x/8",
+            "224.0.0.1/32",
+        ] {
             assert!(AddressPool::parse(text, 7410).is_err(), "{text}");
         }
         assert!(AddressPool::parse("239.255.64.0/24", 0).is_err());
+        let pool = AddressPool::parse(EXAMPLE_V6, 7410).unwrap();
+        assert_eq!((pool.count(), pool.is_ipv6()), (65_536, true));
+        assert_eq!(pool.to_string(), "ff15::8000:0 to ff15::8000:ffff, port 7410");
     }
 
     #[test]
@@ -225,7 +275,7 @@ mod tests {
             network.release(PlanId(id)).unwrap();
         }
         let last_byte = |r: &Resource| match r {
-            Resource::MulticastAddress { address, .. } => address[3],
+            Resource::MulticastAddress { address, .. } => Network::of(*address).1 as u8,
             other => panic!("{other}"),
         };
         assert_eq!(seen.iter().map(last_byte).collect::<Vec<_>>(), [2, 3, 0, 1, 2]);
@@ -235,9 +285,9 @@ mod tests {
     fn a_full_pool_is_busy_and_a_failed_address_is_not_lent() {
         let fabric = IpMulticast::new(AddressPool::parse("239.255.64.0/31", 7410).unwrap());
         let mut network = NetworkState::default();
-        network.fail(resource(([239, 255, 64, 0], 7410)));
+        network.fail(resource(([239, 255, 64, 0].into(), 7410)));
         let plan = fabric.plan(&network, &group()).unwrap();
-        assert_eq!(plan.resources, [resource(([239, 255, 64, 1], 7410))]);
+        assert_eq!(plan.resources, [resource(([239, 255, 64, 1].into(), 7410))]);
         assert!(network.hold(PlanId(1), group(), plan));
         let refusal = fabric.plan(&network, &group()).unwrap_err();
         assert_eq!(refusal, Refusal::Busy("all 2 multicast addresses are in use".into()));

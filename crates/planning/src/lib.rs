@@ -18,6 +18,7 @@ mod fabric;
 mod fabric_name;
 mod held;
 pub mod ip_multicast;
+pub mod kept_address;
 pub mod labels;
 mod network_state;
 pub mod ocs;

@@ -11,6 +11,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 
 use polycast_topology::optics::{PowerBudget, racks_reachable, splitters_needed};
 use polycast_topology::{Hybrid, PortOwner, PortTable};
@@ -172,7 +173,7 @@ impl Ocs {
     fn commands(
         &self,
         group: &Group,
-        address: [u8; 4],
+        address: IpAddr,
         source_rack: u32,
         racks: &BTreeMap<u32, Vec<HostId>>,
         circuits: &[CircuitSetup],

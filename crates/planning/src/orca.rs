@@ -9,6 +9,7 @@ use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::RefCell;
+use core::net::IpAddr;
 
 use polycast_topology::{Clos, Failures, Graph, Node};
 use polycast_types::{LabelKind, Rate};
@@ -16,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fabric::{Fabric, Replan, replan_each};
 use crate::fabric_name::FabricName;
-use crate::held::Row;
+use crate::held::{Network, Row};
 use crate::ip_multicast::{AddressPool, resource};
 use crate::labels::pod_labels::{self, PodLabelFormat, SPINE_LABEL_LEN_MAX};
 use crate::labels::{
@@ -86,7 +87,7 @@ pub enum OrcaError {
 }
 
 /// The group of a session, its address, and the server of its source.
-type To<'a> = (&'a Group, ([u8; 4], u16), Node);
+type To<'a> = (&'a Group, (IpAddr, u16), Node);
 
 /// Receivers that a label has to reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -147,14 +148,14 @@ impl Orca {
         &self,
         network: &NetworkState,
         group: &Group,
-        address: ([u8; 4], u16),
+        address: (IpAddr, u16),
         reach: Reach,
         (encoding, asks, keep): (Option<Encoding>, Option<u32>, impl Fn(&LabelPlan) -> bool),
     ) -> Result<Plan, Refusal> {
         let (source, receivers) = self.places.of_group(Self::NAME, group)?;
         let servers: Vec<Node> = receivers.iter().map(|(_, server)| *server).collect();
         let failures = failures_of(Self::NAME, network, &self.config.clos);
-        let session = u32::from_be_bytes(address.0);
+        let session = session_of(address.0);
         let mut planner = self.planner.borrow_mut();
         planner.count_anew(network.entries_held());
         let impossible = |error: LabelError| Refusal::Impossible(format!("{error}"));
@@ -208,7 +209,7 @@ impl Orca {
     }
 
     fn by_filter(&self, to: To<'_>, plans: &[LabelPlan], slots: Vec<Resource>) -> Plan {
-        let session = u32::from_be_bytes(to.1.0);
+        let session = session_of(to.1.0);
         let states: BTreeSet<_> = plans.iter().flat_map(|plan| &plan.spine_state).collect();
         let entry =
             |entry: &SpineState| DeviceCommand::SpineEntry { spine: entry.spine, session, leaf: entry.leaf };
@@ -227,7 +228,7 @@ impl Orca {
         (asks, keep): (Option<u32>, impl Fn(&LabelPlan) -> bool),
         failures: &Failures,
     ) -> Result<Plan, Refusal> {
-        let session = u32::from_be_bytes(to.1.0);
+        let session = session_of(to.1.0);
         let asked = |plan: &LabelPlan| {
             let asked = self.asked_leaf(session, plan, asks, failures).filter(|_| keep(plan))?;
             Some((plan.clone(), asked))
@@ -316,7 +317,7 @@ impl Orca {
         (encoding, labels): (Encoding, Vec<Label>),
         (slots, mut commands, spine_labels): (Vec<Resource>, Vec<DeviceCommand>, Vec<(u32, Label)>),
     ) -> Plan {
-        let session = u32::from_be_bytes(address.0);
+        let session = session_of(address.0);
         let clos = &self.config.clos;
         let plan = plans.first().expect("a session has a tree");
         let asked: Vec<u32> = spine_labels.iter().map(|(leaf, _)| *leaf).collect();
@@ -406,6 +407,12 @@ fn used_by(clos: &Clos, source: Node, plan: &LabelPlan) -> BTreeSet<Part> {
         }
     }
     parts
+}
+
+/// The session of a group: the number that switches and agents look up. The fabric's addresses are of IPv4,
+/// as its settings demand; an agent may claim another one, of which the last four bytes count.
+fn session_of(address: IpAddr) -> u32 {
+    Network::of(address).1
 }
 
 impl Fabric for Orca {

@@ -6,12 +6,14 @@
 //! nothing here is matched by `_`.
 
 use crate::fabric_name::FabricName;
+use crate::kept_address;
 use crate::orca::Encoding;
 use crate::trees::{SteinerTree, TreeHop};
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
+use core::net::{IpAddr, SocketAddr};
 use polycast_types::{Duration, PullTuning, Rate};
 use serde::{Deserialize, Serialize};
 
@@ -37,8 +39,9 @@ pub struct PlanId(pub u64);
 pub enum Resource {
     /// An IP multicast group with its UDP port.
     MulticastAddress {
-        /// IPv4 group address.
-        address: [u8; 4],
+        /// Group address.
+        #[serde(with = "kept_address")]
+        address: IpAddr,
         /// UDP port.
         port: u16,
     },
@@ -80,7 +83,7 @@ impl Resource {
 impl fmt::Display for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Resource::MulticastAddress { address: [a, b, c, d], port } => write!(f, "{a}.{b}.{c}.{d}:{port}"),
+            Resource::MulticastAddress { address, port } => SocketAddr::new(*address, *port).fmt(f),
             Resource::CircuitPort { port } => write!(f, "port {port} of the circuit switch"),
             Resource::Splitter { splitter } => write!(f, "splitter {splitter}"),
             Resource::RelayPartition { column, partition, share } => {
@@ -142,7 +145,8 @@ pub enum DeviceCommand {
         /// The rack.
         rack: u32,
         /// The group address.
-        group: [u8; 4],
+        #[serde(with = "kept_address")]
+        group: IpAddr,
         /// The port that they come from.
         from: RackPort,
         /// The ports that they go to.
@@ -202,7 +206,8 @@ pub enum Channel {
     /// One send reaches all of them.
     Multicast {
         /// Group address and UDP port of the data channel.
-        group: ([u8; 4], u16),
+        #[serde(with = "kept_address::with_port")]
+        group: (IpAddr, u16),
         /// The rate of a dedicated path; `None` on a shared network, where the sender adapts.
         rate: Option<Rate>,
         /// The longest interval of attempt sending (Republic's `i_a`); zero where it follows from the time
@@ -212,7 +217,8 @@ pub enum Channel {
     /// One send reaches all of them; the label before every packet says where it goes (Orca).
     Label {
         /// Group address and UDP port of the data channel.
-        group: ([u8; 4], u16),
+        #[serde(with = "kept_address::with_port")]
+        group: (IpAddr, u16),
         /// The session that switches and agents look up; it travels beside the label.
         session: u32,
         /// Way in which the labels name leafs.

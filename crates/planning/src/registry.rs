@@ -438,7 +438,7 @@ mod tests {
     }
 
     fn fabrics(addresses: u32) -> Fabrics {
-        let pool = crate::ip_multicast::AddressPool::new([239, 255, 64, 0], addresses, 7410).unwrap();
+        let pool = crate::ip_multicast::AddressPool::new([239, 255, 64, 0].into(), addresses, 7410).unwrap();
         Fabrics::new(vec![Box::new(IpMulticast::new(pool)), Box::new(TcpChain)])
     }
 

@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn the_oldest_are_served_and_the_impossible_delay_no_other() {
-        let pool = AddressPool::new([239, 255, 64, 0], 2, 7410).unwrap();
+        let pool = AddressPool::new([239, 255, 64, 0].into(), 2, 7410).unwrap();
         let fabrics = Fabrics::new(vec![Box::new(IpMulticast::new(pool))]);
         let pending = [request(1, &[1]), request(2, &[]), request(3, &[2]), request(4, &[3])];
         let decisions = Fcfs.decide(

@@ -11,6 +11,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 
 use polycast_topology::{Shufflecast as Network, Wiring};
 use polycast_types::{Duration, Rate};
@@ -115,7 +116,7 @@ impl Shufflecast {
         &self,
         network: &NetworkState,
         group: &Group,
-        address: Option<([u8; 4], u16)>,
+        address: Option<(IpAddr, u16)>,
         kind: Kind,
     ) -> Result<Plan, Refusal> {
         let (source, receivers) = self.places.of_group(Self::NAME, group)?;
@@ -230,7 +231,7 @@ impl Shufflecast {
 /// Makes the rules for the switches of the group's racks.
 fn rules(
     group: &Group,
-    address: [u8; 4],
+    address: IpAddr,
     source_rack: u32,
     mut racks: BTreeMap<u32, Vec<HostId>>,
     own: Vec<u32>,

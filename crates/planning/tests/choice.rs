@@ -14,6 +14,7 @@ use polycast_topology::Hybrid;
 use polycast_topology::optics::PowerBudget;
 use polycast_types::{Duration, Rate, Time};
 use proptest::prelude::*;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -339,12 +340,12 @@ fn plans_after_failures_do_not_collide() {
 #[test]
 fn channels_are_heard_like_each_other() {
     let multicast = |rate: u64, port: u16| Channel::Multicast {
-        group: ([239, 1, 2, 3], port),
+        group: ([239, 1, 2, 3].into(), port),
         rate: Some(Rate(rate)),
         attempt_interval: Duration(1),
     };
     let label = |session: u32, label: &[u8], port: u16, racks: &[u32]| Channel::Label {
-        group: ([239, 1, 2, 3], port),
+        group: ([239, 1, 2, 3].into(), port),
         session,
         encoding: polycast_planning::orca::Encoding::Filter,
         label: label.to_vec(),
@@ -402,7 +403,7 @@ fn plans_come_back_from_text() {
 
 #[test]
 fn pools_hold_only_addresses_that_hosts_may_use() {
-    let pool = |first: [u8; 4], count, port| AddressPool::new(first, count, port).is_ok();
+    let pool = |first: [u8; 4], count, port| AddressPool::new(first.into(), count, port).is_ok();
     assert!(pool([224, 0, 1, 0], 1, 1) && !pool([224, 0, 0, 255], 1, 1) && !pool([224, 0, 0, 255], 2, 1));
     assert!(
         pool([239, 255, 255, 255], 1, 1) && !pool([239, 255, 255, 255], 2, 1) && !pool([240, 0, 0, 0], 1, 1)
@@ -417,7 +418,7 @@ fn pools_hold_only_addresses_that_hosts_may_use() {
         parse("224.0.0.0/3").is_err() && parse("239.1.1.1/33").is_err() && parse("239.1.1.1/31").is_err()
     );
     // The pool is lent round, each address once, from the turn on.
-    let fabric = IpMulticast::new(AddressPool::new([239, 1, 1, 254], 5, 9).unwrap())
+    let fabric = IpMulticast::new(AddressPool::new([239, 1, 1, 254].into(), 5, 9).unwrap())
         .with_rate(Some(Rate(7)))
         .with_attempt_interval(Duration(3));
     assert!(fabric.is_shared() && !TcpChain.is_shared());
@@ -433,7 +434,8 @@ fn pools_hold_only_addresses_that_hosts_may_use() {
             else {
                 panic!("{plan:?}")
             };
-            lent.push(u32::from_be_bytes(address));
+            let IpAddr::V4(address) = address else { panic!("{address} is of no pool") };
+            lent.push(address.to_bits());
             assert!(network.hold(PlanId(lent.len() as u64), group(1, &[2]), plan));
         }
         // The turn goes on with each plan, so every second address is passed over and comes later.
@@ -485,8 +487,9 @@ fn waits(decisions: &[Decision]) -> Vec<u64> {
 /// First come, first served: with some addresses left, the oldest requests get them, and the others wait.
 #[test]
 fn no_request_overtakes_the_oldest() {
-    let fabrics =
-        Fabrics::new(vec![Box::new(IpMulticast::new(AddressPool::new([239, 1, 1, 0], 2, 9).unwrap()))]);
+    let fabrics = Fabrics::new(vec![Box::new(IpMulticast::new(
+        AddressPool::new([239, 1, 1, 0].into(), 2, 9).unwrap(),
+    ))]);
     let requests: Vec<Pending> = (0..5).map(|id| pending(id, group(id as u32, &[50]), 9)).collect();
     let decisions = Fcfs.decide(
         Time(0),
@@ -560,7 +563,7 @@ impl Paced {
     fn made(&self) -> Plan {
         let commands =
             if self.has_circuits { vec![DeviceCommand::CrossConnect { from: 1, to: 2 }] } else { vec![] };
-        let group = ([239, 1, 1, self.stub.number as u8], 7410);
+        let group = ([239, 1, 1, self.stub.number as u8].into(), 7410);
         let channel = Channel::Multicast { group, rate: Some(self.rate), attempt_interval: Duration::ZERO };
         Plan { commands, channel, ..self.stub.made() }
     }

@@ -24,7 +24,7 @@ use proptest::prelude::*;
 const RATE: Rate = Rate(10_000_000_000);
 
 fn pool(addresses: u32) -> AddressPool {
-    AddressPool::new([239, 1, 0, 0], addresses, 7410).unwrap()
+    AddressPool::new([239, 1, 0, 0].into(), addresses, 7410).unwrap()
 }
 
 /// Hosts are numbered backwards, so that a host's number is never its server's by accident.

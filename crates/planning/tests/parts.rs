@@ -17,7 +17,7 @@ const HYBRID: Hybrid =
     Hybrid { racks: 7, servers_per_rack: 3, ports_per_rack: 2, splitters: 4, splitter_fanout: 3 };
 
 fn pool() -> AddressPool {
-    AddressPool::new([239, 1, 0, 0], 64, 7410).unwrap()
+    AddressPool::new([239, 1, 0, 0].into(), 64, 7410).unwrap()
 }
 
 fn ocs() -> Ocs {

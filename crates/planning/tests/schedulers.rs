@@ -20,7 +20,7 @@ const HYBRID: Hybrid =
     Hybrid { racks: RACKS, servers_per_rack: 4, ports_per_rack: 1, splitters: 3, splitter_fanout: 3 };
 
 fn pool() -> AddressPool {
-    AddressPool::new([239, 1, 0, 0], 256, 7410).unwrap()
+    AddressPool::new([239, 1, 0, 0].into(), 256, 7410).unwrap()
 }
 
 fn circuit_fabrics() -> Fabrics {
@@ -220,7 +220,7 @@ fn a_search_finds_what_is_worth_more_together() {
 
 /// Splitters, and multicast for those who wish for it; each has one path for one group.
 fn relays_and_one_address() -> Fabrics {
-    let one = AddressPool::new([239, 2, 0, 0], 1, 7410).unwrap();
+    let one = AddressPool::new([239, 2, 0, 0].into(), 1, 7410).unwrap();
     Fabrics::new(vec![Box::new(splitters()), Box::new(IpMulticast::new(one))])
 }
 

@@ -21,7 +21,7 @@ fn fabric(network: Wiring) -> Shufflecast {
         shares: 1,
         attempt_interval: Duration::from_millis(1),
     };
-    let pool = AddressPool::new([239, 255, 64, 0], 16, 7410).unwrap();
+    let pool = AddressPool::new([239, 255, 64, 0].into(), 16, 7410).unwrap();
     Shufflecast::new(config, (0..network.tors()).map(|tor| (HostId(tor), tor)), pool).unwrap()
 }
 

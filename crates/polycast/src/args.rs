@@ -226,9 +226,10 @@ pub(crate) struct OfferDoor {
     /// UDP port of the data, which the source sends to a group address
     #[arg(long, value_name = "P", default_value_t = OFFER_PORT, value_parser = clap::value_parser!(u16).range(1..))]
     pub udp_port: u16,
-    /// Group addresses of which it takes one
-    #[arg(long, value_name = "NET", default_value = "239.255.0.0/16")]
-    pub pool: Pool,
+    /// Group addresses of which it takes one [default: 239.255.0.0/16; of a machine with IPv6 alone
+    /// ff15::8000:0/112]
+    #[arg(long, value_name = "NET")]
+    pub pool: Option<Pool>,
 }
 
 /// What becomes of a receiver that is slower than the others.
@@ -330,7 +331,7 @@ pub(crate) struct SearchArgs {
 /// Which network.
 #[derive(Arguments, Debug)]
 pub(crate) struct NetworkArgs {
-    /// Network interface, by name or IPv4 address [default: the one of the default route]
+    /// Network interface, by name or address [default: the one of the default route]
     #[arg(long, value_name = "IF")]
     pub interface: Option<String>,
 }

@@ -68,7 +68,7 @@ fn who_has_the_key_sends_and_who_has_it_not_is_told_so() {
 fn call_without_the_key(agent: &str) {
     let mut stream = TcpStream::connect(agent).unwrap();
     let invite = Control::Invite {
-        address: [127, 0, 0, 1],
+        address: [127, 0, 0, 1].into(),
         port: 9,
         handle: Handle(7),
         object: ObjectId::default(),

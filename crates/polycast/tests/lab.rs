@@ -699,12 +699,12 @@ fn wrong_labels_are_dropped_and_named_once() {
         );
     };
     let label = |first: &str| format!("{first}{}", "\\x00".repeat(11));
-    send("h0", "\\x02\\x0b", &label("\\x00"));
-    send("h0", "\\x03\\x0a", &label("\\x00"));
+    send("h0", "\\x03\\x0b", &label("\\x00"));
+    send("h0", "\\x04\\x0a", &label("\\x00"));
     // A leaf label for both hosts of the rack, from the one that is no agent.
-    send("h3", "\\x02\\x0a", &label("\\xe0"));
+    send("h3", "\\x03\\x0a", &label("\\xe0"));
     // To both leafs of the pod, whose agents do not know the session.
-    send("h4", "\\x02\\x0a", &label("\\x18"));
+    send("h4", "\\x03\\x0a", &label("\\x18"));
     let folder = format!("/run/polycast-lab/{name}/log");
     let log = |daemon: &str| std::fs::read_to_string(format!("{folder}/{daemon}.log")).unwrap_or_default();
     let of_leaf = |leaf: &str, what: &str| {

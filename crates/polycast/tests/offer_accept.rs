@@ -66,7 +66,7 @@ impl Rogue {
             while !ended.load(Ordering::Relaxed) {
                 for datagram in &datagrams {
                     // There may be no listener just then.
-                    let _ = socket.send_to(datagram, (std::net::Ipv4Addr::from(GROUP), PORT));
+                    let _ = socket.send_to(datagram, (GROUP, PORT));
                 }
                 std::thread::sleep(Duration::from_millis(50));
             }
@@ -85,7 +85,7 @@ impl Drop for Rogue {
 
 fn announcement(handle: u64, name: &str, port: u16) -> Vec<u8> {
     let (handle, name) = (Handle(handle), name.to_string());
-    let (address, host, code) = ([127, 0, 0, 1], "rogue".to_string(), None);
+    let (address, host, code) = ([127, 0, 0, 1].into(), "rogue".to_string(), None);
     let announcement = Announcement { handle, address, port, places: 1, object_len: 5, name, host, code };
     Discovery::Announce(announcement).emit()
 }
@@ -383,7 +383,7 @@ fn the_loopback_is_taken_by_nobody_who_has_not_said_so() {
         for arguments in [&["offer", &file, "--receivers", "1"][..], &["accept", "--out", &place.path("x")]] {
             let ran = end(begin(arguments));
             for words in
-                ["no interface here has an IPv4 address, except lo;", "eth7 is down", "say --interface lo"]
+                ["no interface here has an address, except lo;", "eth7 is down", "say --interface lo"]
             {
                 assert!(ran.status == 1 && ran.stderr.contains(words), "{}", ran.stderr);
             }

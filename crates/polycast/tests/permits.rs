@@ -37,7 +37,7 @@ fn cluster(settings: &str, names: &[&str]) -> (Cluster, String) {
 fn call(agent: &str, key: &str, permit: Option<ShownPermit<'_>>) -> Option<String> {
     let mut stream = member_at(agent, key);
     let invite = Control::Invite {
-        address: [127, 0, 0, 1],
+        address: [127, 0, 0, 1].into(),
         port: 9,
         handle: Handle(7),
         object: ObjectId::default(),
@@ -136,13 +136,13 @@ fn a_member_without_a_permit_calls_nobody() {
     let forged = PermitKey::new(&Secret::fresh()).sign(&Permit {
         lease: 1,
         source: "a",
-        address: [127, 0, 0, 1],
+        address: [127, 0, 0, 1].into(),
         object: ObjectId::default(),
         object_len: 5,
         root: None,
         name: "x",
         fabric: "tcp-chain",
-        channel: ([0; 4], 0),
+        channel: ([0; 4].into(), 0),
         pulled: false,
         receivers: 1,
         group: group.hash(),

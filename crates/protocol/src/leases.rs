@@ -38,6 +38,7 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use members::{Arrival, Members};
 use polycast_planning::estimate::Estimate;
 use polycast_planning::{
@@ -817,7 +818,7 @@ impl Leases {
     }
 
     /// A group's receivers with their addresses: in the order of the chain if there is one, else by name.
-    fn in_order(&self, group: &Group, channel: &Channel) -> Vec<(String, ([u8; 4], u16))> {
+    fn in_order(&self, group: &Group, channel: &Channel) -> Vec<(String, (IpAddr, u16))> {
         let find = |host: &HostId| self.members.address_of(*host);
         if let Channel::Chain { order } = channel {
             return order.iter().filter_map(find).collect();

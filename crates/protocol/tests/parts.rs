@@ -49,7 +49,7 @@ fn empty_manager() -> Leases {
     };
     let rate = Rate(1_000_000_000);
     let ocs = OcsConfig { hybrid, cascade_max: 3, budget, rate, attempt_interval: Duration::from_millis(1) };
-    let pool = AddressPool::new([239, 255, 64, 0], 64, 7410).unwrap();
+    let pool = AddressPool::new([239, 255, 64, 0].into(), 64, 7410).unwrap();
     let ocs = Ocs::new(ocs, (0..RACKS).map(|host| (HostId(host), host)), pool).unwrap();
     Leases::new(config, Fabrics::new(vec![Box::new(ocs), Box::new(TcpChain)]), Box::new(Fcfs))
 }
@@ -60,7 +60,7 @@ fn manager() -> Leases {
     for host in 0..RACKS {
         let join = Join {
             agent: agent(host),
-            address: ([10, 0, 0, host as u8], 7401),
+            address: ([10, 0, 0, host as u8].into(), 7401),
             from: HOME,
             leases: Vec::new(),
         };

@@ -28,7 +28,7 @@ fn manager(first_plan: u64) -> Leases {
 
 /// The same with more fabrics behind the circuits.
 fn manager_with(first_plan: u64, more: Vec<Box<dyn Fabric>>) -> Leases {
-    let pool = AddressPool::new([239, 255, 64, 0], 16, 7410).unwrap();
+    let pool = AddressPool::new([239, 255, 64, 0].into(), 16, 7410).unwrap();
     let places: Vec<_> = known_hosts(NAMES).map(|(_, host)| host).zip(0..).collect();
     let ocs = Ocs::new(circuits(4), places.clone(), pool).unwrap();
     let config = LeasesConfig {
@@ -67,7 +67,7 @@ fn agent(host: usize) -> AgentKey {
 }
 
 fn join(manager: &mut Leases, now: Time, host: usize, leases: Vec<HeldLease>) -> Vec<Output> {
-    let address = ([10, 0, 0, host as u8], 7401);
+    let address = ([10, 0, 0, host as u8].into(), 7401);
     apply(manager, now, Input::Join(Join { agent: agent(host), address, from: HOME, leases }))
 }
 
@@ -273,7 +273,7 @@ fn who_is_nowhere_in_the_network_is_named() {
     apply(&mut manager, Time(0), Input::Found { commands: vec![] });
     join(&mut manager, Time(0), 0, vec![]);
     let stranger = AgentKey { name: "stranger".into(), incarnation: 1 };
-    let address = ([10, 0, 0, 9], 7401);
+    let address = ([10, 0, 0, 9].into(), 7401);
     apply(&mut manager, Time(0), Input::Join(Join { agent: stranger, address, from: HOME, leases: vec![] }));
     let outputs = apply(&mut manager, Time(1), Input::Request(request(1, 0, "stranger")));
     let [Output::Response { response: Err(denial), .. }] = &outputs[..] else { panic!("{outputs:?}") };
@@ -284,7 +284,7 @@ fn who_is_nowhere_in_the_network_is_named() {
 /// Streams of messages never use circuits.
 #[test]
 fn streams_do_not_wait_for_the_circuit_switch() {
-    let pool = AddressPool::new([239, 255, 65, 0], 16, 7411).unwrap();
+    let pool = AddressPool::new([239, 255, 65, 0].into(), 16, 7411).unwrap();
     let mut manager = manager_with(1, vec![Box::new(IpMulticast::new(pool))]);
     for host in 0..4 {
         join(&mut manager, Time(0), host, vec![]);

@@ -23,7 +23,7 @@ fn manager(on_device_failure: OnDeviceFailure, kept_max: usize) -> Leases {
     for host in 0..6 {
         let join = Join {
             agent: agent(host),
-            address: ([10, 0, 0, host as u8], 7401),
+            address: ([10, 0, 0, host as u8].into(), 7401),
             from: HOME,
             leases: Vec::new(),
         };
@@ -65,7 +65,7 @@ fn empty_manager(on_device_failure: OnDeviceFailure, kept_max: usize) -> Leases 
         rate: Rate(1_000_000_000),
         attempt_interval: Duration::from_millis(1),
     };
-    let pool = AddressPool::new([239, 255, 64, 0], 64, 7410).unwrap();
+    let pool = AddressPool::new([239, 255, 64, 0].into(), 64, 7410).unwrap();
     let ocs = Ocs::new(ocs, (0..6).map(|host| (HostId(host), host)), pool).unwrap();
     let fabrics = Fabrics::new(vec![Box::new(ocs), Box::new(TcpChain)]);
     Leases::new(config, fabrics, Box::new(Fcfs))
@@ -300,8 +300,12 @@ fn join_with(
         kept: Some(grant.plan.clone()),
         only,
     };
-    let join =
-        Join { agent: agent(host), address: ([10, 0, 0, host as u8], 7401), from: HOME, leases: vec![held] };
+    let join = Join {
+        agent: agent(host),
+        address: ([10, 0, 0, host as u8].into(), 7401),
+        from: HOME,
+        leases: vec![held],
+    };
     apply(manager, now, Input::Join(join))
 }
 

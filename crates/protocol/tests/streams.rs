@@ -82,7 +82,7 @@ impl World {
     /// A manager that begins: no agent is here.
     fn empty(labels: bool, addresses: u32) -> Self {
         let names: Vec<String> = (0..HOSTS).map(name).collect();
-        let pool = AddressPool::new([239, 255, 64, 0], addresses, 7474).unwrap();
+        let pool = AddressPool::new([239, 255, 64, 0].into(), addresses, 7474).unwrap();
         let mut fabrics: Vec<Box<dyn Fabric>> = Vec::new();
         if labels {
             let config = OrcaConfig {
@@ -126,7 +126,7 @@ impl World {
 
     fn arrive(&mut self, host: u32, leases: Vec<HeldLease>) {
         let agent = self.agent(host);
-        let address = ([10, 0, 0, host as u8], 7401);
+        let address = ([10, 0, 0, host as u8].into(), 7401);
         self.leases.handle(self.now, Input::Join(Join { agent: agent.clone(), address, from: HOME, leases }));
         self.streams.handle(self.now, StreamsInput::Arrived { agent });
         self.drain();
@@ -827,7 +827,7 @@ fn anything() -> impl Strategy<Value = StreamsInput> {
     let names = || proptest::collection::vec((0u8..5).prop_map(|host| format!("h{host}")), 0..4);
     let plan = || {
         (0u8..3, any::<bool>()).prop_map(|(which, chain)| {
-            let group = ([239, 255, 0, which], 7);
+            let group = ([239, 255, 0, which].into(), 7);
             let attempt_interval = Duration(1);
             let channel = if chain {
                 Channel::Chain { order: vec![HostId(which.into())] }
@@ -847,7 +847,7 @@ fn anything() -> impl Strategy<Value = StreamsInput> {
         (plan(), names(), any::<u64>()).prop_map(|(plan, names, number)| Grant {
             plan_id: PlanId(number),
             accepted_bytes: number,
-            receivers: names.into_iter().map(|name| (name, ([10, 0, 0, 1], 1))).collect(),
+            receivers: names.into_iter().map(|name| (name, ([10, 0, 0, 1].into(), 1))).collect(),
             passed_over: Vec::new(),
             estimate: None,
             absent: vec![],

@@ -11,6 +11,7 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
+use core::net::IpAddr;
 use core::ops::Range;
 use polycast_protocol::push::PeerId;
 use polycast_protocol::push::overlay::{
@@ -51,6 +52,12 @@ pub enum Mood {
     Hidden,
     /// It comes when the others have begun.
     Comes(Time),
+}
+
+/// The number of the receiver at this address.
+fn number_of(address: IpAddr) -> usize {
+    let IpAddr::V4(address) = address else { unreachable!("no receiver has {address}") };
+    (address.to_bits() & 0xffff) as usize
 }
 
 impl Mood {
@@ -401,7 +408,7 @@ impl World {
     fn told(&mut self, at: usize, from: Vec<u32>, takes: bool) {
         self.nodes[at].is_told = true;
         let candidate = |peer: usize| Candidate {
-            address: [10, 0, (peer >> 8) as u8, peer as u8],
+            address: [10, 0, (peer >> 8) as u8, peer as u8].into(),
             port: 7,
             name: None,
             is_source: peer == SOURCE,
@@ -615,7 +622,7 @@ impl World {
         while let Some(output) = self.nodes[at].upstreams.poll() {
             match output {
                 Output::Open(id, candidate) => {
-                    let server = usize::from(candidate.address[2]) << 8 | usize::from(candidate.address[3]);
+                    let server = number_of(candidate.address);
                     let server = if candidate.is_source { SOURCE } else { server };
                     self.after(LATENCY * 2, Event::Connected(at, id, server));
                 }
@@ -631,7 +638,7 @@ impl World {
                     }
                 }
                 Output::Lost(candidate, fault) => {
-                    let other = usize::from(candidate.address[2]) << 8 | usize::from(candidate.address[3]);
+                    let other = number_of(candidate.address);
                     self.named.entry(other).or_default().insert(name_of(fault));
                     let other = if candidate.is_source { SOURCE } else { other };
                     self.after(LATENCY, Event::Lost(at, other, fault));

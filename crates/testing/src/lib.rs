@@ -7,9 +7,11 @@
 //!
 //! Only tests use this crate.
 
+mod family;
 mod openvswitch;
 mod waiting;
 
+pub use family::{is_ipv6, multicast_group, own_address};
 pub use openvswitch::OpenVswitch;
 pub use waiting::{HANG, until, wait_for};
 
@@ -45,7 +47,7 @@ pub fn free_port() -> u16 {
         let tried = TRIED.fetch_add(1, Ordering::Relaxed) % count;
         PORTS.start + (begin + tried) % count
     });
-    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a port is free")
+    ports.find(|port| TcpListener::bind((own_address(), *port)).is_ok()).expect("a port is free")
 }
 
 /// A folder whose files no disk makes slow: in memory, where the machine has a file system there. Its path is

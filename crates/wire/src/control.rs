@@ -38,6 +38,7 @@ use crate::pull::{DIGEST_LEN, Digest, HOPS_MAX};
 use crate::{VERSION, WireError};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr};
 use core::ops::Range;
 use polycast_types::{AppId, DataId, Handle, ModificationTime, ObjectId};
 
@@ -143,8 +144,8 @@ pub struct Welcome<'a> {
     pub fragment_len: u32,
     /// Bytes of a hash group, a power of two.
     pub group_len: u32,
-    /// Data channel: multicast group and port; all zero where there is none (TCP only).
-    pub channel: ([u8; 4], u16),
+    /// Data channel: multicast group and port; [`NOWHERE`] where there is none (TCP only).
+    pub channel: (IpAddr, u16),
     /// Bytes of the network's own header before every datagram of the data channel: 0, or a multiple of 4
     /// (labelled packets).
     pub outer_len: u8,
@@ -190,6 +191,9 @@ pub fn proven_group(salt: &Salt, groups: u64) -> u64 {
     let (number, _) = salt.split_at(8);
     number.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)) % groups
 }
+
+/// Address and port where there is none.
+pub const NOWHERE: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// A frame of the control channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -264,8 +268,8 @@ pub enum Control<'a> {
     Finished,
     /// Source's agent to a receiver's agent: join this transfer.
     Invite {
-        /// IPv4 address of the source's control listener.
-        address: [u8; 4],
+        /// Address of the source's control listener.
+        address: IpAddr,
         /// Its TCP port.
         port: u16,
         /// The transfer.
@@ -291,8 +295,8 @@ pub enum Control<'a> {
     Alive,
     /// Source: packets come on this data channel from now on.
     Channel {
-        /// IPv4 group address and UDP port.
-        channel: ([u8; 4], u16),
+        /// Group address and UDP port.
+        channel: (IpAddr, u16),
         /// Bytes of the network's own header before every packet, as in WELCOME.
         outer_len: u8,
     },
@@ -346,12 +350,12 @@ pub enum Control<'a> {
         members: Vec<u32>,
     },
     /// Source: give your PROGRESS and PTCH_REQ to the receiver there, which speaks for your rack; at port 0,
-    /// to the source again.
+    /// to the source again ([`NOWHERE`]).
     Speaker {
         /// Your number.
         member: u32,
-        /// IPv4 address.
-        address: [u8; 4],
+        /// Its address.
+        address: IpAddr,
         /// TCP port.
         port: u16,
         /// Name of the receiver there, where ends show certificates.
@@ -493,7 +497,7 @@ impl<'a> Control<'a> {
             Control::Finished => out.u8(17),
             Control::Invite { address, port, handle, object, pulled, object_len, root, permit, delta } => {
                 out.extend_from_slice(&[18, VERSION]);
-                out.extend_from_slice(address);
+                out.ip(*address);
                 out.u16(*port);
                 out.u64(handle.0);
                 put_object(object, out);
@@ -515,7 +519,7 @@ impl<'a> Control<'a> {
             Control::Alive => out.u8(20),
             Control::Channel { channel: (address, port), outer_len } => {
                 out.u8(21);
-                out.extend_from_slice(address);
+                out.ip(*address);
                 out.u16(*port);
                 out.u8(*outer_len);
             }
@@ -561,7 +565,7 @@ impl<'a> Control<'a> {
             Control::Speaker { member, address, port, name } => {
                 out.u8(31);
                 out.u32(*member);
-                put_end(address, *port, *name, out);
+                put_end(*address, *port, *name, out);
             }
             Control::Member { handle, member, ticket } => {
                 out.extend_from_slice(&[32, VERSION]);
@@ -632,7 +636,7 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
         18 => {
             version(r)?;
             Control::Invite {
-                address: r.array()?,
+                address: r.ip()?,
                 port: r.u16()?,
                 handle: Handle(r.u64()?),
                 object: take_object(r)?,
@@ -651,7 +655,7 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
         19 => Control::Joining,
         20 => Control::Alive,
         21 => {
-            let (channel, outer_len) = ((r.array()?, r.u16()?), r.u8()?);
+            let (channel, outer_len) = ((r.ip()?, r.u16()?), r.u8()?);
             if !is_outer_len(outer_len) {
                 return Err(WireError::Malformed);
             }
@@ -678,7 +682,7 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
         30 => Control::Gather { own: r.u32()?, members: take_members(r)? },
         31 => {
             let member = r.u32()?;
-            Control::Speaker { member, address: r.array()?, port: r.u16()?, name: take_name(r)? }
+            Control::Speaker { member, address: r.ip()?, port: r.u16()?, name: take_name(r)? }
         }
         32 => {
             version(r)?;
@@ -723,8 +727,8 @@ fn take_hello<'a>(r: &mut Reader<'a>) -> Result<Hello<'a>, WireError> {
 }
 
 /// Writes the address of another receiver, and its name, if it is given.
-fn put_end(address: &[u8; 4], port: u16, name: Option<&str>, out: &mut Vec<u8>) {
-    out.extend_from_slice(address);
+fn put_end(address: IpAddr, port: u16, name: Option<&str>, out: &mut Vec<u8>) {
+    out.ip(address);
     out.u16(port);
     if let Some(name) = name {
         out.text(name, NAME_LEN_MAX);
@@ -793,7 +797,7 @@ fn emit_welcome(w: &Welcome<'_>, out: &mut Vec<u8>) {
     out.u64(w.object_len);
     out.u32(w.fragment_len);
     out.u32(w.group_len);
-    out.extend_from_slice(&w.channel.0);
+    out.ip(w.channel.0);
     out.u16(w.channel.1);
     out.u8(w.outer_len);
     out.u64(w.stall_ns);
@@ -829,7 +833,7 @@ fn parse_welcome<'a>(r: &mut Reader<'a>) -> Result<Welcome<'a>, WireError> {
         object_len: r.u64()?,
         fragment_len: r.u32()?,
         group_len: r.u32()?,
-        channel: (r.array()?, r.u16()?),
+        channel: (r.ip()?, r.u16()?),
         outer_len: r.u8()?,
         stall_ns: r.u64()?,
         salt: r.array()?,

@@ -3,6 +3,7 @@
 
 use crate::{VERSION, WireError};
 use alloc::vec::Vec;
+use core::net::IpAddr;
 
 /// The longest name in a packet, in bytes: no file or host has a longer one.
 pub const NAME_LEN_MAX: u16 = 255;
@@ -79,6 +80,20 @@ impl<'a> Reader<'a> {
         Ok(u64::from_be_bytes(self.array()?))
     }
 
+    /// An IP address behind the number of its family, 4 or 6.
+    ///
+    /// # Errors
+    /// There are fewer bytes, another number, or an IPv4 address that is written as one of IPv6: each address
+    /// has one form.
+    pub fn ip(&mut self) -> Result<IpAddr, WireError> {
+        let address = match self.u8()? {
+            4 => IpAddr::from(self.array::<4>()?),
+            6 => IpAddr::from(self.array::<16>()?),
+            _ => return Err(WireError::Malformed),
+        };
+        if address.to_canonical() == address { Ok(address) } else { Err(WireError::Malformed) }
+    }
+
     /// A string of at most `most` bytes with a 2-byte length before it.
     ///
     /// # Errors
@@ -110,6 +125,8 @@ pub trait Put {
     fn u32(&mut self, v: u32);
     /// Eight bytes.
     fn u64(&mut self, v: u64);
+    /// An IP address behind the number of its family, 4 or 6.
+    fn ip(&mut self, v: IpAddr);
     /// A string behind its 2-byte length. One of more than `most` bytes loses its end: it may have been made
     /// of a peer's words, and whatever a peer says can be passed on.
     fn text(&mut self, v: &str, most: u16);
@@ -129,6 +146,18 @@ impl Put for Vec<u8> {
     }
     fn u64(&mut self, v: u64) {
         self.extend_from_slice(&v.to_be_bytes());
+    }
+    fn ip(&mut self, v: IpAddr) {
+        match v.to_canonical() {
+            IpAddr::V4(address) => {
+                self.u8(4);
+                self.extend_from_slice(&address.octets());
+            }
+            IpAddr::V6(address) => {
+                self.u8(6);
+                self.extend_from_slice(&address.octets());
+            }
+        }
     }
     fn zeros(&mut self, count: usize) {
         self.resize(self.len() + count, 0);

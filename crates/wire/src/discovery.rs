@@ -8,17 +8,30 @@ use crate::WireError;
 use crate::cursor::{NAME_LEN_MAX, Put, Reader, after_head, head};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use polycast_types::Handle;
 
 /// Multicast group of discovery (administratively scoped, RFC 2365).
-pub const GROUP: [u8; 4] = [239, 255, 80, 67];
+pub const GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 80, 67);
+/// The same over IPv6: transient, of the site's scope (RFC 4291), with a number that RFC 3307 leaves to
+/// hosts.
+pub const GROUP_V6: Ipv6Addr = Ipv6Addr::new(0xff15, 0, 0, 0, 0, 0, 0x8050, 0x4c43);
 /// UDP port of discovery.
 pub const PORT: u16 = 18_067;
 /// A question of earlier versions, which has nothing behind its kind.
 pub const QUESTION_LEN_MIN: usize = 6;
 /// A question that any source may answer: half as long as the longest announcement, which has both names and
 /// a code.
-pub const QUESTION_LEN: usize = (QUESTION_LEN_MIN + 26 + 2 * (2 + NAME_LEN_MAX as usize) + 3).div_ceil(2);
+pub const QUESTION_LEN: usize = (QUESTION_LEN_MIN + 39 + 2 * (2 + NAME_LEN_MAX as usize) + 3).div_ceil(2);
+
+/// The group of discovery for hosts that meet at addresses like this one.
+#[must_use]
+pub const fn group_for(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => IpAddr::V4(GROUP),
+        IpAddr::V6(_) => IpAddr::V6(GROUP_V6),
+    }
+}
 
 const MAGIC: [u8; 4] = *b"PLYC";
 const KIND_ANNOUNCE: u8 = 1;
@@ -40,8 +53,8 @@ pub enum CodeSign {
 pub struct Announcement {
     /// The transfer.
     pub handle: Handle,
-    /// IPv4 address of the source's control listener.
-    pub address: [u8; 4],
+    /// Address of the source's control listener.
+    pub address: IpAddr,
     /// TCP port of the source's control listener.
     pub port: u16,
     /// Number of further receivers that the source takes.
@@ -80,7 +93,7 @@ impl Discovery {
         let message = match r.u8()? {
             KIND_ANNOUNCE => Discovery::Announce(Announcement {
                 handle: Handle(r.u64()?),
-                address: r.array()?,
+                address: r.ip()?,
                 port: r.u16()?,
                 places: r.u32()?,
                 object_len: r.u64()?,
@@ -108,7 +121,7 @@ impl Discovery {
             Discovery::Announce(a) => {
                 out.u8(KIND_ANNOUNCE);
                 out.u64(a.handle.0);
-                out.extend_from_slice(&a.address);
+                out.ip(a.address);
                 out.u16(a.port);
                 out.u32(a.places);
                 out.u64(a.object_len);
@@ -155,11 +168,12 @@ mod tests {
     proptest! {
         #[test]
         fn announcements_come_back_equal(
-            handle: u64, address: [u8; 4], port: u16, places: u32, object_len: u64, name in ".{0,40}",
+            handle: u64, address: IpAddr, port: u16, places: u32, object_len: u64, name in ".{0,40}",
             host in ".{0,20}", code: Option<Option<u16>>
         ) {
             let code = code.map(|plate| plate.map_or(CodeSign::Own, CodeSign::Drawn));
             let handle = Handle(handle);
+            let address = address.to_canonical();
             let announcement = Announcement { handle, address, port, places, object_len, name, host, code };
             let message = Discovery::Announce(announcement);
             prop_assert_eq!(Discovery::parse(&message.emit()), Ok(message));
@@ -182,7 +196,7 @@ mod tests {
     fn any_announcement_may_answer_a_question() {
         let name = "x".repeat(300);
         let code = Some(CodeSign::Drawn(1));
-        let (handle, address, host) = (Handle(1), [10, 0, 0, 1], name.clone());
+        let (handle, address, host) = (Handle(1), IpAddr::V6(Ipv6Addr::LOCALHOST), name.clone());
         let longest = Announcement { handle, address, port: 1, places: 1, object_len: 1, name, host, code };
         let question = Discovery::Solicit { len: QUESTION_LEN };
         assert_eq!(question.emit().len(), QUESTION_LEN);

@@ -109,7 +109,7 @@ pub const PROBE_LEN: usize = 8;
 /// ```text
 ///  0       1         2               4               8
 /// +-------+---------+---------------+---------------+
-/// | 0x82  | answer? | 0             | number        |
+/// | 0x83  | answer? | 0             | number        |
 /// +-------+---------+---------------+---------------+
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -36,7 +36,7 @@ pub mod switches;
 pub mod words;
 
 /// Version of all formats; both ends of a conversation must have the same.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 /// The bytes are not a packet of this format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -10,6 +10,7 @@
 use crate::cursor::{NAME_LEN_MAX, Put, Reader};
 use crate::{VERSION, WireError};
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use polycast_types::{AppId, DataId, ObjectId};
 
 /// Bytes of a hash.
@@ -36,8 +37,8 @@ pub struct Permit<'a> {
     pub lease: u64,
     /// The source's name.
     pub source: &'a str,
-    /// Address of its control listener: the IPv4 address that it has joined with.
-    pub address: [u8; 4],
+    /// Address of its control listener: the one that it has joined with.
+    pub address: IpAddr,
     /// The object.
     pub object: ObjectId,
     /// Its length in bytes.
@@ -48,8 +49,8 @@ pub struct Permit<'a> {
     pub name: &'a str,
     /// The fabric of its path.
     pub fabric: &'a str,
-    /// Its data channel: multicast group and port; all zero where there is none.
-    pub channel: ([u8; 4], u16),
+    /// Its data channel: multicast group and port; both zero where there is none.
+    pub channel: (IpAddr, u16),
     /// True if it may be pulled over trees.
     pub pulled: bool,
     /// Number of its receivers.
@@ -68,7 +69,7 @@ impl<'a> Permit<'a> {
         out.u8(VERSION);
         out.u64(self.lease);
         out.text(self.source, NAME_LEN_MAX);
-        out.extend_from_slice(&self.address);
+        out.ip(self.address);
         out.extend_from_slice(&self.object.app.0);
         out.u64(self.object.data.0);
         out.u64(self.object_len);
@@ -76,7 +77,7 @@ impl<'a> Permit<'a> {
         out.extend_from_slice(self.root.as_ref().map_or(&[], |root| root.as_slice()));
         out.text(self.name, NAME_LEN_MAX);
         out.text(self.fabric, NAME_LEN_MAX);
-        out.extend_from_slice(&self.channel.0);
+        out.ip(self.channel.0);
         out.u16(self.channel.1);
         out.u8(u8::from(self.pulled));
         out.u32(self.receivers);
@@ -102,13 +103,13 @@ impl<'a> Permit<'a> {
         let permit = Permit {
             lease: r.u64()?,
             source: r.text(NAME_LEN_MAX)?,
-            address: r.array()?,
+            address: r.ip()?,
             object: ObjectId { app: AppId(r.array()?), data: DataId(r.u64()?) },
             object_len: r.u64()?,
             root: if flag(r)? { Some(r.array()?) } else { None },
             name: r.text(NAME_LEN_MAX)?,
             fabric: r.text(NAME_LEN_MAX)?,
-            channel: (r.array()?, r.u16()?),
+            channel: (r.ip()?, r.u16()?),
             pulled: flag(r)?,
             receivers: r.u32()?,
             group: r.array()?,
@@ -297,8 +298,8 @@ pub struct Call {
     pub object_len: u64,
     /// Its root hash, where the source says it.
     pub root: Option<[u8; HASH_LEN]>,
-    /// Address of the source's control listener; `None` where that is no IPv4 address.
-    pub address: Option<[u8; 4]>,
+    /// Address of the source's control listener.
+    pub address: IpAddr,
     /// True if it is pulled over trees.
     pub pulled: bool,
 }
@@ -310,7 +311,7 @@ impl Permit<'_> {
         self.object == call.object
             && self.object_len == call.object_len
             && (self.root.is_none() || self.root == call.root)
-            && Some(self.address) == call.address
+            && self.address == call.address
             && (self.pulled || !call.pulled)
     }
 }
@@ -326,13 +327,13 @@ mod tests {
         Permit {
             lease: 7,
             source: "train",
-            address: [10, 0, 0, 1],
+            address: IpAddr::from([10, 0, 0, 1]),
             object: ObjectId { app: AppId([3; 16]), data: DataId(9) },
             object_len: 5,
             root: Some([4; HASH_LEN]),
             name: "model",
             fabric: "datacast",
-            channel: ([0; 4], 0),
+            channel: ([0; 4].into(), 0),
             pulled: true,
             receivers: 1,
             group: [0; HASH_LEN],
@@ -472,7 +473,7 @@ mod tests {
             object: permit.object,
             object_len: 5,
             root: permit.root,
-            address: Some(permit.address),
+            address: permit.address,
             pulled: true,
         };
         assert!(permit.covers(&call));
@@ -483,8 +484,7 @@ mod tests {
             Call { object_len: 6, ..call },
             Call { root: None, ..call },
             Call { root: Some([5; HASH_LEN]), ..call },
-            Call { address: None, ..call },
-            Call { address: Some([10, 0, 0, 2]), ..call },
+            Call { address: IpAddr::from([10, 0, 0, 2]), ..call },
         ] {
             assert!(!permit.covers(&other), "{other:?}");
         }

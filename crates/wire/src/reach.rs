@@ -1,16 +1,16 @@
 //! Reachability of other hosts by multicast, and the possible length of its packets: `polycast doctor` asks,
 //! and hosts with an agent or `polycast doctor --listen` answer.
 //!
-//! An [`Reach::Ask`] goes to [`GROUP`] and [`PORT`], or to one host. An answer goes to the asker alone,
-//! reports how many bytes came, and is never longer than what it answers: hosts that answer cannot be used to
-//! flood a third.
+//! An [`Reach::Ask`] goes to the group of discovery ([`group_for`]) and [`PORT`], or to one host. An answer
+//! goes to the asker alone, reports how many bytes came, and is never longer than what it answers: hosts that
+//! answer cannot be used to flood a third.
 
 use crate::WireError;
 use crate::cursor::{NAME_LEN_MAX, Put, after_head, head};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-pub use crate::discovery::GROUP;
+pub use crate::discovery::group_for;
 
 /// UDP port of those who answer.
 pub const PORT: u16 = 18_068;

@@ -74,7 +74,7 @@ fn a_welcome_holds_only_what_machines_can_work_with() {
         object_len: 5,
         fragment_len: 1_000,
         group_len: 1 << 18,
-        channel: ([239, 1, 2, 3], 9),
+        channel: ([239, 1, 2, 3].into(), 9),
         outer_len: 0,
         stall_ns: 1,
         salt: [9; 32],
@@ -83,9 +83,9 @@ fn a_welcome_holds_only_what_machines_can_work_with() {
     };
     let good = emitted(&Control::Welcome(welcome));
     // Behind the length, the kind and the version: object 24, form 1, mode 2, name 2, object_len 8,
-    // fragment_len 4, group_len 4, channel 6, outer_len 1.
+    // fragment_len 4, group_len 4, channel 7, outer_len 1.
     let (form, mode) = (30, 31);
-    let (object_len, fragment_len, group_len, outer_len) = (35, 43, 47, 57);
+    let (object_len, fragment_len, group_len, outer_len) = (35, 43, 47, 58);
     assert!(is_taken(&good));
     for (len, taken) in
         [(0, true), (1 << 50, true), ((1 << 50) + 1, false), (1 << 60, false), (u64::MAX, false)]
@@ -106,8 +106,11 @@ fn a_welcome_holds_only_what_machines_can_work_with() {
     for len in 0..=u8::MAX {
         let taken = len % 4 == 0 && usize::from(len) <= label::header_len(label::LABEL_LEN_MAX);
         assert_eq!(is_taken(&changed(&good, outer_len, &[len])), taken, "outer_len {len}");
-        let channel =
-            changed(&emitted(&Control::Channel { channel: ([239, 1, 2, 3], 9), outer_len: 0 }), 11, &[len]);
+        let channel = changed(
+            &emitted(&Control::Channel { channel: ([239, 1, 2, 3].into(), 9), outer_len: 0 }),
+            12,
+            &[len],
+        );
         assert_eq!(is_taken(&channel), taken, "outer_len {len} of CHANNEL");
     }
     for (bits, taken) in [(0, true), (0o777, true), (0o1000, false), (0o4755, false), (u16::MAX, false)] {
@@ -272,7 +275,7 @@ fn texts_of_any_length_are_written_and_long_ones_are_not_read() {
         assert!(text.starts_with(&name) && name.len() >= len.min(254));
         let announcement = Announcement {
             handle: Handle(1),
-            address: [1; 4],
+            address: [1; 4].into(),
             port: 1,
             places: 1,
             object_len: 1,

@@ -96,7 +96,7 @@ fn transfer_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
             object_len: number >> 20,
             fragment_len: 1_416,
             group_len: 1 << 18,
-            channel: ([239, 255, 1, 2], 5_000),
+            channel: ([239, 255, 1, 2].into(), 5_000),
             outer_len: 28,
             stall_ns: number,
             salt: [6; 32],
@@ -124,7 +124,7 @@ fn transfer_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
         Control::DataFnsd { position: number },
         Control::Speaker {
             member: 7,
-            address: [10, 0, 0, 1],
+            address: [10, 0, 0, 1].into(),
             port: 80,
             name: (number % 2 == 1).then_some(text),
         },
@@ -143,7 +143,7 @@ fn group_frames(number: u64, bytes: &[u8]) -> Vec<Vec<u8>> {
     let handle = Handle(number);
     [
         Control::Invite {
-            address: [10, 0, 0, 1],
+            address: [10, 0, 0, 1].into(),
             port: 80,
             handle,
             object,
@@ -159,11 +159,11 @@ fn group_frames(number: u64, bytes: &[u8]) -> Vec<Vec<u8>> {
         Control::Paired([number as u8; 96]),
         Control::Joining,
         Control::Alive,
-        Control::Channel { channel: ([239, 255, 1, 3], 5_001), outer_len: 24 },
+        Control::Channel { channel: ([239, 255, 1, 3].into(), 5_001), outer_len: 24 },
         Control::Gather { own: 3, members: vec![4, 5, number as u32 | 8] },
         Control::Speaker {
             member: number as u32,
-            address: [10, 0, 0, 1],
+            address: [10, 0, 0, 1].into(),
             port: 80,
             name: (number % 2 == 1).then_some("gpu-1"),
         },
@@ -278,7 +278,7 @@ proptest! {
         damages in proptest::collection::vec(damage(), 0..4),
     ) {
         let announcement = Announcement {
-            handle: Handle(number), address: [10, 0, 0, 1], port: 7, places: 3, object_len: number, host: name.clone(), name,
+            handle: Handle(number), address: [10, 0, 0, 1].into(), port: 7, places: 3, object_len: number, host: name.clone(), name,
             code: (number % 2 == 1).then_some(CodeSign::Drawn(7)),
         };
         check_discovery(&damaged(Discovery::Announce(announcement).emit(), &damages));

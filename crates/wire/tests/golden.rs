@@ -31,6 +31,7 @@ use polycast_wire::stream;
 use polycast_wire::switches::{Change, Word};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 /// Variable and value with which the files are written rather than compared.
@@ -46,7 +47,8 @@ const F: u64 = 0x5152_5354_5556_5758;
 const SHORT: u32 = 0x6162_6364;
 const OTHER: u32 = 0x7172_7374;
 const PORT: u16 = 0x8182;
-const ADDRESS: [u8; 4] = [239, 10, 20, 30];
+const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(239, 10, 20, 30));
+const ADDRESS_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xff15, 0, 0, 0, 0, 0, 0x8001, 0x1e));
 
 /// Check of the value that `parse` makes of the bytes.
 type Check = Box<dyn Fn(&[u8])>;
@@ -311,7 +313,7 @@ fn control_frames() -> Vec<Control<'static>> {
 /// The frames by which receivers bring an object to each other.
 fn overlay_frames() -> Vec<Control<'static>> {
     let end = End { address: ADDRESS, port: PORT, name: Some("host") };
-    let ends = vec![end, End { address: [10, 20, 30, 40], port: PORT, name: None }];
+    let ends = vec![end, End { address: ADDRESS_V6, port: PORT, name: None }];
     let frames = [
         Overlay::Candidates { entry: A, ends },
         Overlay::Enter { handle: Handle(A), ticket: [0x77; 32], entry: B, have: vec![C..D, E..F] },
@@ -337,6 +339,7 @@ fn control_frames_are_as_kept() {
     let mut packets: Vec<_> = control_frames().into_iter().map(|f| frame(kind_name(&f), f)).collect();
     // Both values of what is a flag or may be left out.
     packets.push(frame("ROUTE-open", Control::Route { tree: 7, begins: None, hops: &[] }));
+    packets.push(frame("CHANNEL-IPv6", Control::Channel { channel: (ADDRESS_V6, PORT), outer_len: 0 }));
     packets.push(frame("HAVE-nothing", Control::Have(vec![])));
     let (address, port, name) = (ADDRESS, PORT, Some("gpu-1"));
     packets.push(frame("SPEAKER-named", Control::Speaker { member: SHORT, address, port, name }));

@@ -140,6 +140,7 @@ mod tests {
             package: "polycast".to_string(),
             path: "/p".into(),
             folder: "/".into(),
+            over_ipv6: None,
         };
         Outcome::new(&program, ended_well, Cost::default(), printed.to_string())
     }

@@ -21,6 +21,13 @@ pub(crate) const REQUIRE: &str = "POLYCAST_REQUIRE";
 pub(crate) const ALL: &str = "all";
 /// Command that a program of its own network begins with: the loopback interface is down in a new one.
 const WITH_LOOPBACK: &str = "ip link set lo up && exec \"$0\" \"$@\"";
+/// The same with IPv6 alone: the loopback interface carries no multicast of it, and a cable of which nothing
+/// is at the other end does.
+const WITH_IPV6: &str = "ip link set lo up && ip -4 address flush dev lo && \
+    ip link add own mtu 65535 type veth peer name other mtu 65535 && \
+    ip link set other up && ip link set own up && ip address add fd00::1/64 dev own nodad && exec \"$0\" \"$@\"";
+/// Variable by which tests hear of it.
+const FAMILY: &str = "POLYCAST_TEST_FAMILY";
 
 /// Returns true if every test has to run: as root, unless the variable says otherwise.
 pub(crate) fn all_required() -> bool {
@@ -88,11 +95,15 @@ impl Runner {
         let mut command = match self.isolated {
             true => {
                 let mut command = Command::new("unshare");
-                command.args(["--net", "--", "sh", "-c", WITH_LOOPBACK]).arg(&program.path);
+                let network = if program.over_ipv6.is_some() { WITH_IPV6 } else { WITH_LOOPBACK };
+                command.args(["--net", "--", "sh", "-c", network]).arg(&program.path);
                 command
             }
             false => Command::new(&program.path),
         };
+        if let Some(left_out) = program.over_ipv6 {
+            command.env(FAMILY, "6").args(left_out.iter().flat_map(|test| ["--skip", test]));
+        }
         command.current_dir(&program.folder).env("CARGO_MANIFEST_DIR", &program.folder);
         command.env("CARGO_PKG_NAME", &program.package);
         if !program.builds_networks() {
@@ -128,6 +139,7 @@ mod tests {
             package: "p".to_string(),
             path,
             folder: folder.path().to_path_buf(),
+            over_ipv6: None,
         };
         let file = tempfile::NamedTempFile::new().unwrap();
         runner.run_into(&program, &file, limit)

@@ -338,10 +338,7 @@ fn allowed(
         object: invitation.object,
         object_len: invitation.object_len,
         root: invitation.root,
-        address: match invitation.source.ip() {
-            IpAddr::V4(address) => Some(address.octets()),
-            IpAddr::V6(_) => None,
-        },
+        address: invitation.source.ip().to_canonical(),
         pulled: invitation.pulled,
     };
     if !permit.covers(&call) {
@@ -350,7 +347,7 @@ fn allowed(
             permit.object,
             permit.object_len,
             Printable(permit.source),
-            IpAddr::from(permit.address)
+            permit.address
         ));
     }
     let (source, name) = (permit.source.to_string(), permit.name.to_string());

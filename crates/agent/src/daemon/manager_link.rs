@@ -549,7 +549,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     fn link(managers: &str) -> ManagerLink {
-        let place = Place { interface: Ipv4Addr::LOCALHOST, control: (Ipv4Addr::LOCALHOST, 1).into() };
+        let place = Place { interface: Ipv4Addr::LOCALHOST.into(), control: (Ipv4Addr::LOCALHOST, 1).into() };
         let me = Identity { name: "a".into(), place: watch::Sender::new(place) };
         ManagerLink::new(managers, me, (None, "manager")).unwrap()
     }

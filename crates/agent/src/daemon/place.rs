@@ -9,7 +9,7 @@ use polycast_net::link_watch::NetworkWatch;
 use polycast_types::Time;
 use rustix::event::{PollFd, PollFlags};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -23,7 +23,7 @@ const SETTLE: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
     /// Address of the interface that carries the transfers.
-    pub interface: Ipv4Addr,
+    pub interface: IpAddr,
     /// Address that other agents reach it at.
     pub control: SocketAddr,
 }
@@ -44,7 +44,7 @@ impl Wish {
     ///
     /// # Errors
     /// The port, or the address, cannot be had.
-    pub(super) fn listen(&self, address: Ipv4Addr) -> io::Result<(TcpListener, Place)> {
+    pub(super) fn listen(&self, address: IpAddr) -> io::Result<(TcpListener, Place)> {
         let listener = TcpListener::bind((address, self.port.unwrap_or(self.usual_port)));
         let listener = listener.or_else(|error| match self.port {
             None => TcpListener::bind((address, 0)),

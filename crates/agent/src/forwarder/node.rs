@@ -311,7 +311,7 @@ struct Node {
 }
 
 fn carriers(config: &NodeConfig) -> Option<Carriers> {
-    let open = || Carriers::open(config.ports.iter().map(|port| *port.local.ip()));
+    let open = || Carriers::open(config.ports.iter().map(|port| port.local.ip().to_owned().into()));
     let opened = match &config.namespace {
         Some(path) => in_namespace(path, open).and_then(|opened| opened),
         None => open(),

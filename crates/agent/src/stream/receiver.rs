@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, IoSliceMut, PipeReader, PipeWriter, Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,7 +39,7 @@ const BUFFER_LEN: usize = 65_536;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     /// Its group.
-    pub group: SocketAddrV4,
+    pub group: SocketAddr,
     /// Set if packets have a label before them.
     pub labelled: bool,
 }
@@ -61,11 +61,11 @@ impl Way {
 #[derive(Clone, Debug)]
 pub struct ReceiverOptions {
     /// The interface that it listens on.
-    pub interface: Ipv4Addr,
+    pub interface: IpAddr,
     /// Stream that packets carry.
     pub stream: Handle,
     /// The address that they come from, where that is known.
-    pub source: Option<Ipv4Addr>,
+    pub source: Option<IpAddr>,
     /// Time that a message waits for those before it.
     pub hold: Duration,
     /// The number of the source's next message when this receiver had joined: what has a lower one was sent
@@ -258,7 +258,7 @@ impl Drop for Receiver {
 }
 
 fn open(options: &ReceiverOptions, way: Way) -> io::Result<DataReceiver> {
-    let socket = DataReceiver::open()?;
+    let socket = DataReceiver::open(way.group.ip())?;
     let outer = if way.labelled { Outer::Label } else { Outer::Bytes(0) };
     let only = Only { source: options.source, handle: options.stream, outer };
     socket.join(options.interface, way.group, only)?;

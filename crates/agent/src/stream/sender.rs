@@ -10,7 +10,7 @@ use polycast_wire::data::{IP_UDP_LEN, TAG_LEN, Tag};
 use polycast_wire::stream::{HEADER_LEN, Header, MESSAGE_LEN_MAX};
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -39,14 +39,14 @@ struct Waiting {
 
 struct Open {
     socket: DataSender,
-    group: SocketAddrV4,
+    group: SocketAddr,
     /// Bytes of a piece.
     piece_len: usize,
 }
 
 /// The sending end of a stream.
 pub struct Sender {
-    interface: Ipv4Addr,
+    interface: IpAddr,
     mtu: u32,
     stream: Handle,
     /// Seal of the stream.
@@ -67,7 +67,7 @@ impl Sender {
     /// A stream without a way yet, through the interface with this address and MTU; sealed where there is a
     /// `seal`, which must be of this stream alone.
     #[must_use]
-    pub fn new(interface: Ipv4Addr, mtu: u32, stream: Handle, seal: Option<Seal>) -> Self {
+    pub fn new(interface: IpAddr, mtu: u32, stream: Handle, seal: Option<Seal>) -> Self {
         let (bytes, queue) = (Vec::new(), VecDeque::new());
         let (sent, next) = (Sent::default(), Arc::default());
         Sender { interface, mtu, stream, seal, dscp: None, path: None, bytes, queue, sent, next }

@@ -7,10 +7,10 @@ use polycast_net::udp::Beacon;
 use polycast_testing::HANG;
 use polycast_types::{Duration, Handle};
 use polycast_wire::stream::MESSAGE_LEN_MAX;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration as Span, Instant};
 
-const LO: Ipv4Addr = Ipv4Addr::LOCALHOST;
+const LO: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const STREAM: Handle = Handle(77);
 const MTU: u32 = 1_500;
 
@@ -24,7 +24,7 @@ fn path(port: u16, label: &[u8]) -> Path {
     }
     // A group of this process alone.
     let [.., a, b] = std::process::id().to_be_bytes();
-    let group = SocketAddrV4::new(Ipv4Addr::new(239, 251, a, b), port);
+    let group = SocketAddr::new(Ipv4Addr::new(239, 251, a, b).into(), port);
     Path::Multicast { group, rate: None, attempts: None, outer }
 }
 

@@ -19,13 +19,13 @@ use polycast_types::{Duration, Handle, Printable, Time, format_bytes};
 use polycast_wire::WireError;
 use polycast_wire::control::{Control, Hash, Offered};
 use polycast_wire::discovery::{
-    Announcement, CodeSign, Discovery, GROUP, PORT, QUESTION_LEN, QUESTION_LEN_MIN,
+    Announcement, CodeSign, Discovery, PORT, QUESTION_LEN, QUESTION_LEN_MIN, group_for,
 };
 use rustix::event::{PollFd, PollFlags};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tries::Tries;
@@ -145,13 +145,13 @@ impl fmt::Display for Offers {
 }
 
 /// Opens the discovery socket on an interface.
-pub(crate) fn beacon(interface: Ipv4Addr) -> Result<Beacon, TransferError> {
-    Beacon::open(interface, SocketAddrV4::new(GROUP.into(), PORT)).map_err(|source| {
-        match PortInUse::of(PORT, &source) {
+pub(crate) fn beacon(interface: IpAddr) -> Result<Beacon, TransferError> {
+    Beacon::open(interface, SocketAddr::new(group_for(interface), PORT)).map_err(
+        |source| match PortInUse::of(PORT, &source) {
             Some(in_use) => TransferError::PortInUse(in_use),
             None => TransferError::Multicast { interface, source },
-        }
-    })
+        },
+    )
 }
 
 /// Search for an offer: which one, where, and for how long.
@@ -425,7 +425,7 @@ impl<'a> Seeker<'a> {
 
     fn find(
         &mut self,
-        interface: Ipv4Addr,
+        interface: IpAddr,
         cancel: &AtomicBool,
         on_news: &mut dyn FnMut(&News),
     ) -> Result<Announced, TransferError> {
@@ -582,7 +582,7 @@ impl<'a> Seeker<'a> {
     /// Asks for offers until one with a free place comes.
     fn find_by_multicast(
         &mut self,
-        interface: Ipv4Addr,
+        interface: IpAddr,
         cancel: &AtomicBool,
         on_news: &mut dyn FnMut(&News),
     ) -> Result<Announced, TransferError> {
@@ -652,7 +652,7 @@ impl<'a> Seeker<'a> {
     /// unless this machine has another address by now.
     fn note_mute(
         &mut self,
-        interface: Ipv4Addr,
+        interface: IpAddr,
         error: &io::Error,
         on_news: &mut dyn FnMut(&News),
     ) -> Result<(), TransferError> {
@@ -759,6 +759,7 @@ pub(super) fn question<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
 
     fn code() -> Code {
         "four words of ours".parse().unwrap()
@@ -796,7 +797,7 @@ mod tests {
                 fragment_len: 1_400,
                 group_len: 1 << 16,
             },
-            channel: ([224, 0, 0, 9], 9),
+            channel: ([224, 0, 0, 9].into(), 9),
             outer_len: 0,
             stall: polycast_types::Duration::from_millis(1_000),
             salt: [0; 32],

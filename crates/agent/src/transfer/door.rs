@@ -10,7 +10,7 @@ use polycast_types::Handle;
 use polycast_wire::control::{Control, Hello, Overlay};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Limit on the visitors that have named their transfer, and that it has not taken in yet.
@@ -43,7 +43,7 @@ impl Listen {
     /// Begins to listen on this interface.
     pub(super) fn open(
         &self,
-        interface: Ipv4Addr,
+        interface: IpAddr,
         handle: Handle,
         side: Side,
         security: Option<Security>,
@@ -210,6 +210,7 @@ impl Drop for Desk {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
     use std::net::TcpStream;
 
     fn visitor() -> Visitor {

@@ -13,7 +13,7 @@ use polycast_net::tls::Security;
 use polycast_types::Handle;
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
@@ -42,7 +42,7 @@ pub(super) fn host_name() -> String {
 
 impl Entrance {
     /// Draws the handle of a transfer, and listens.
-    pub(super) fn open(interface: Ipv4Addr, options: &Options) -> Result<Self, TransferError> {
+    pub(super) fn open(interface: IpAddr, options: &Options) -> Result<Self, TransferError> {
         // A handle only has to differ from those of other transfers: the hasher's keys are random.
         let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
         hasher.write_u32(std::process::id());
@@ -211,6 +211,7 @@ mod tests {
     use polycast_testing::until;
     use polycast_types::ObjectId;
     use polycast_wire::control::Control;
+    use std::net::Ipv4Addr;
     use std::net::TcpListener;
 
     /// Agents that take their time without an end hold no other one up, however many they are.

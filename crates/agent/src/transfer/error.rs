@@ -11,7 +11,7 @@ use polycast_net::store::StoreError;
 use polycast_protocol::session::{Goodbye, NotCalledFor, Why};
 use polycast_types::{Duration, Printable, format_bytes};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 /// A transfer that failed as a whole; single receivers that failed are in the report.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +38,7 @@ pub enum TransferError {
     #[error("no multicast on {interface}: {source}; {}", advice(source))]
     Multicast {
         /// Its address.
-        interface: Ipv4Addr,
+        interface: IpAddr,
         /// The cause.
         source: io::Error,
     },
@@ -49,7 +49,7 @@ pub enum TransferError {
     PortInUse(PortInUse),
     /// The address that the transfer began with is no interface's any more.
     #[error("the address {0} is no interface's here any more: begin again at this machine's new address")]
-    AddressGone(Ipv4Addr),
+    AddressGone(IpAddr),
     /// A local socket cannot be had.
     #[error("cannot listen on {address}: {source}")]
     Listen {

@@ -11,9 +11,10 @@ use polycast_net::udp::{DataReceiver, Only, Outer};
 use polycast_protocol::session::HAVE_WITHIN;
 use polycast_testing::{HANG, until};
 use polycast_types::{Handle, ObjectId};
+use polycast_wire::control::NOWHERE;
 use polycast_wire::control::{Control, Form, Hello, Salt, Welcome, proven_group};
 use std::io::{ErrorKind, IoSliceMut, Write};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -165,7 +166,7 @@ fn receive_with(words: Option<Vec<u8>>, options: Options, called: Option<Called>
         name: "a".into(),
         rendezvous: Rendezvous::At(address, Handle(1)),
         called,
-        interface: Ipv4Addr::LOCALHOST,
+        interface: Ipv4Addr::LOCALHOST.into(),
         sink: Sink::Raw(folder.path().join("object")),
         options,
         cancel: Arc::new(AtomicBool::new(false)),
@@ -218,7 +219,7 @@ fn welcome(object_len: u64) -> Vec<u8> {
         object_len,
         fragment_len: 1_000,
         group_len: 1 << 18,
-        channel: ([0; 4], 0),
+        channel: NOWHERE,
         outer_len: 0,
         stall_ns: 5_000_000_000,
         salt: [0; 32],
@@ -259,10 +260,14 @@ fn sums_that_nothing_asks_for_end_the_session() {
 #[test]
 fn a_late_receiver_may_report_its_first_packet_in_one_breath_with_have() {
     let source = start(false);
-    let mut data = DataReceiver::open().unwrap();
+    let mut data = DataReceiver::open(Ipv4Addr::LOCALHOST.into()).unwrap();
     let only = Only { source: None, handle: source.handle, outer: Outer::Bytes(0) };
-    data.join(Ipv4Addr::LOCALHOST, SocketAddrV4::new(Ipv4Addr::new(239, 255, 199, 255), 30_999), only)
-        .unwrap();
+    data.join(
+        Ipv4Addr::LOCALHOST.into(),
+        SocketAddr::new(Ipv4Addr::new(239, 255, 199, 255).into(), 30_999),
+        only,
+    )
+    .unwrap();
     let (_stays, before) = ["a", "b"].map(|name| join(&source, name).0).into();
     let mut bytes = vec![0; 1 << 16];
     until("the first packet was sent", || {

@@ -90,9 +90,6 @@ pub(crate) fn invite(
     security: Option<&Security>,
     waits: &mut dyn FnMut(),
 ) -> Result<(), NotJoining> {
-    let SocketAddr::V4(source) = invitation.source else {
-        return Err(NotJoining::Refuses("sources have IPv4 addresses".into()));
-    };
     let failed = |error: FrameError| {
         NotJoining::Unreachable(format!("its agent at {address} cannot be reached: {error}"))
     };
@@ -100,8 +97,8 @@ pub(crate) fn invite(
     let mut stream = FrameStream::connect(address, TIMEOUT, security, &expected).map_err(failed)?;
     stream
         .send(&Control::Invite {
-            address: source.ip().octets(),
-            port: source.port(),
+            address: invitation.source.ip(),
+            port: invitation.source.port(),
             handle: invitation.handle,
             object: invitation.object,
             pulled: invitation.pulled,

@@ -16,7 +16,7 @@ use polycast_types::{Handle, Time};
 use polycast_wire::control::{Control, Hash, SealSecret};
 use polycast_wire::cursor::NAME_LEN_MAX;
 use rustix::event::{PollFd, PollFlags};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -172,18 +172,14 @@ impl Link {
         self.guest.handle(self.clock.now(), input);
     }
 
-    /// The source's address, where it is one of IPv4.
-    pub(super) fn source(&self) -> Option<Ipv4Addr> {
-        match self.stream.peer()?.ip() {
-            IpAddr::V4(address) => Some(address),
-            IpAddr::V6(address) => address.to_ipv4_mapped(),
-        }
+    /// The source's address.
+    pub(super) fn source(&self) -> Option<IpAddr> {
+        Some(self.stream.peer()?.ip().to_canonical())
     }
 
-    /// Returns the address and port of the source that this end is connected to, where that is an address of
-    /// IPv4.
-    pub(super) fn source_end(&self) -> Option<SocketAddrV4> {
-        Some(SocketAddrV4::new(self.source()?, self.stream.peer()?.port()))
+    /// Returns the address and port of the source that this end is connected to.
+    pub(super) fn source_end(&self) -> Option<SocketAddr> {
+        Some(SocketAddr::new(self.source()?, self.stream.peer()?.port()))
     }
 
     /// Says a word, if there is still one to hear it.

@@ -76,7 +76,7 @@ use polycast_types::{Duration, Handle, ModificationTime, ObjectId, PullTuning, R
 use polycast_wire::control::{Delta, Hash};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -87,7 +87,7 @@ pub enum Path {
     /// IP multicast to this group; TCP takes over where it does not get through.
     Multicast {
         /// Group address and port of the data channel.
-        group: SocketAddrV4,
+        group: SocketAddr,
         /// The granted rate of a dedicated path; `None` on a shared network, where the sender adapts.
         rate: Option<Rate>,
         /// Longest interval between attempts, where the fabric knows how long its set-up takes.
@@ -249,7 +249,7 @@ pub struct SourceSpec {
     /// The receivers.
     pub receivers: Receivers,
     /// Address of the local interface to send from.
-    pub interface: Ipv4Addr,
+    pub interface: IpAddr,
     /// The path.
     pub path: Path,
     /// Settings.
@@ -364,7 +364,7 @@ pub struct ReceiverSpec {
     /// Transfer that the source has called for; `None` where this end has not been called.
     pub called: Option<Called>,
     /// Address of the local interface to receive on.
-    pub interface: Ipv4Addr,
+    pub interface: IpAddr,
     /// Destination of the object.
     pub sink: Sink,
     /// Settings (loss and stall time-out are used).

@@ -7,6 +7,7 @@ use polycast_net::tls::{Expected, Security, TlsFiles};
 use polycast_testing::HANG;
 use polycast_types::{Duration, Handle, ObjectId};
 use polycast_wire::control::Control;
+use polycast_wire::control::NOWHERE;
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use std::fs::{self, Permissions};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -117,14 +118,14 @@ fn misled(receiver: &Security, member: &Security) -> (String, bool) {
         false
     });
     let folder = tempfile::tempdir().unwrap();
-    let permitted = Permitted { source: "source".into(), name: "object".into(), channel: ([0; 4], 0) };
+    let permitted = Permitted { source: "source".into(), name: "object".into(), channel: NOWHERE };
     let called =
         Called { object: ObjectId::default(), object_len: 5, root: None, permitted: Some(permitted) };
     let spec = ReceiverSpec {
         name: "a".into(),
         rendezvous: Rendezvous::At(address, Handle(1)),
         called: Some(called),
-        interface: Ipv4Addr::LOCALHOST,
+        interface: Ipv4Addr::LOCALHOST.into(),
         sink: Sink::Raw(folder.path().join("object")),
         options: Options { sealing: Sealing::By(receiver.clone()), ..patient() },
         cancel: Arc::default(),

@@ -16,7 +16,7 @@ use polycast_testing::HANG;
 use polycast_types::{Duration, Handle, ObjectId, Time};
 use polycast_wire::control::{Control, Hello, Overlay};
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -42,7 +42,7 @@ impl Drop for Offer {
 /// Offers these bytes under this code.
 fn offer(code: &OfferCode, bytes: &[u8], sealing: Sealing) -> Offer {
     let cancel = Arc::new(AtomicBool::new(false));
-    let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 199, 254), 30_998);
+    let group = SocketAddr::new(Ipv4Addr::new(239, 255, 199, 254).into(), 30_998);
     let spec = SourceSpec {
         object: ObjectId::default(),
         name: "object".into(),
@@ -50,7 +50,7 @@ fn offer(code: &OfferCode, bytes: &[u8], sealing: Sealing) -> Offer {
         source: Arc::new(bytes.to_vec()),
         root: None,
         receivers: Receivers::AtLeast(1),
-        interface: Ipv4Addr::LOCALHOST,
+        interface: Ipv4Addr::LOCALHOST.into(),
         path: Path::Multicast { group, rate: None, attempts: None, outer: Vec::new() },
         options: Options { code: Some(code.clone()), sealing, join_timeout: LONG, ..Options::default() },
         cancel: Arc::clone(&cancel),
@@ -80,7 +80,7 @@ fn take_unless(
         name: "a".into(),
         rendezvous: Rendezvous::At(SocketAddr::from((Ipv4Addr::LOCALHOST, 9)), Handle(0)),
         called: None,
-        interface: Ipv4Addr::LOCALHOST,
+        interface: Ipv4Addr::LOCALHOST.into(),
         sink: Sink::Raw(path.clone()),
         options: Options { sealing, ..Options::default() },
         cancel: Arc::new(AtomicBool::new(false)),
@@ -324,7 +324,7 @@ fn first_frames_open_what_the_table_says() {
     let (handle, hash) = (source.handle, [5; 32]);
     let hello = Hello { handle, name: "a", window_bytes: 1 << 20, serve_port: 9 };
     let invite = Control::Invite {
-        address: [127, 0, 0, 1],
+        address: [127, 0, 0, 1].into(),
         port: 9,
         handle,
         object: ObjectId::default(),

@@ -33,6 +33,7 @@ use polycast_protocol::push::{
 };
 use polycast_protocol::session::{End, GuestInput, GuestOutput, Offer};
 use polycast_types::{Duration, Handle, RangeSet, Time};
+use polycast_wire::control::NOWHERE;
 use polycast_wire::control::{Control, Form, Hash};
 use polycast_wire::data::{FLAG_PATCH, FRAGMENT_TAGS_LEN, HEADER_LEN, HEADER_TAG_LEN, Header};
 use polycast_wire::seal;
@@ -40,7 +41,7 @@ use rack::Rack;
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -89,7 +90,7 @@ fn join(
     handle: Handle,
     clock: Clock,
 ) -> Result<Run, TransferError> {
-    let data = DataReceiver::open()?;
+    let data = DataReceiver::open(spec.interface)?;
     let security = spec.security()?;
     let listen = &spec.options.listen;
     let (strangers, listens) = listen.open(spec.interface, handle, Side::Receiver, security.clone())?;
@@ -143,14 +144,14 @@ struct Ends {
     strangers: Strangers,
 }
 
-fn channel_of((address, port): ([u8; 4], u16)) -> SocketAddrV4 {
-    SocketAddrV4::new(address.into(), port)
+fn channel_of((address, port): (IpAddr, u16)) -> SocketAddr {
+    SocketAddr::new(address, port)
 }
 
 /// Returns the filter for this transfer's packets: they come from where the control connection goes to, since
 /// a source opens both with one address. Nothing on the way changes it: labels stand behind it, and splitters
 /// and switches do not look at it.
-fn only_of(source: Option<Ipv4Addr>, handle: Handle, outer_len: u8) -> Only {
+fn only_of(source: Option<IpAddr>, handle: Handle, outer_len: u8) -> Only {
     Only { source, handle, outer: Outer::Bytes(outer_len) }
 }
 
@@ -713,17 +714,17 @@ impl Run {
     }
 
     /// Listens on another data channel from now on. What waits on the one before is taken first.
-    fn change_channel(&mut self, channel: ([u8; 4], u16), outer_len: u8) -> Result<(), TransferError> {
+    fn change_channel(&mut self, channel: (IpAddr, u16), outer_len: u8) -> Result<(), TransferError> {
         let mut batches = 0;
         while batches < RECEIVES_MAX && self.read_data()? {
             batches += 1;
         }
         // One that is slower than the others leaves, so that their packets do not fill its path.
-        let leaves = channel.0 == [0; 4];
+        let leaves = channel == NOWHERE;
         if leaves {
             tracing::info!("the others take more than the path here: the rest comes over TCP");
         }
-        let opened = DataReceiver::open().and_then(|data| {
+        let opened = DataReceiver::open(self.spec.interface).and_then(|data| {
             if !leaves {
                 let only = only_of(self.link.source(), self.handle, outer_len);
                 data.join(self.spec.interface, channel_of(channel), only)?;

@@ -13,7 +13,7 @@ use polycast_testing::HANG;
 use polycast_types::{Duration, Handle, ObjectId};
 use polycast_wire::control::{Control, Hello};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -76,7 +76,7 @@ pub(super) fn start_as(pulled: bool, object: Vec<u8>, options: Options) -> Sourc
             routes: ["a", "b"].map(|name| (name.to_string(), ways.clone())).into(),
         })
     } else {
-        let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 199, 255), 30_999);
+        let group = SocketAddr::new(Ipv4Addr::new(239, 255, 199, 255).into(), 30_999);
         Path::Multicast { group, rate: None, attempts: None, outer: Vec::new() }
     };
     start_over(path, object, options)
@@ -95,7 +95,7 @@ pub(super) fn start_over(path: Path, object: Vec<u8>, options: Options) -> Sourc
         source: Arc::new(object),
         root: None,
         receivers: Receivers::Named(["a", "b"].map(|name| (name.to_string(), called)).into()),
-        interface: Ipv4Addr::LOCALHOST,
+        interface: Ipv4Addr::LOCALHOST.into(),
         path,
         options,
         cancel: Arc::clone(&cancel),
@@ -201,7 +201,7 @@ fn welcome_is_the_first_word() {
             let steering = &source.steering;
             let changes = scope.spawn(move || {
                 for number in 0..50 {
-                    let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 199, number), 30_999);
+                    let group = SocketAddr::new(Ipv4Addr::new(239, 255, 199, number).into(), 30_999);
                     let path = Path::Multicast { group, rate: None, attempts: None, outer: Vec::new() };
                     let fabric = "ip-multicast".to_string();
                     steering.take_path(NextPath { fabric, path, bytes: None, lost: None });

@@ -33,11 +33,12 @@ use polycast_protocol::push::{
 };
 use polycast_protocol::session::{Goodbye, GuestId, RosterInput, Stage, Verdicts, Why};
 use polycast_types::{Duration, Handle, RangeSet, Time};
+use polycast_wire::control::NOWHERE;
 use polycast_wire::control::{Control, Fault, HASHES_MAX, Hash, SUMS_MAX, SealSecret, Welcome};
 use polycast_wire::data::{FRAGMENT_TAGS_LEN, fragment_len_for_mtu};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -200,7 +201,7 @@ struct Run {
     /// Receivers of which it has been noted that the path does not reach them.
     cut_off: BTreeSet<PeerId>,
     /// Candidates last named to each receiver that fetches over TCP, and their addresses.
-    candidates: BTreeMap<PeerId, Vec<(SocketAddrV4, PeerId)>>,
+    candidates: BTreeMap<PeerId, Vec<(SocketAddr, PeerId)>>,
     /// Faults that receivers have reported of others, and that have been noted.
     blamed: BTreeSet<(PeerId, Fault)>,
 }
@@ -236,13 +237,19 @@ fn first_fragment(first_byte: u64, geometry: Geometry) -> u64 {
     (wanted + fragments - lead) % fragments
 }
 
+/// The bytes that packets with an IPv4 header may have: one of IPv6 is 20 bytes longer.
+fn mtu_of(interface: &Interface) -> u32 {
+    let longer = if interface.address.is_ipv6() { 20 } else { 0 };
+    interface.mtu.min(MTU_MAX).saturating_sub(longer)
+}
+
 impl Run {
     fn new(prepared: Prepared) -> Result<Self, TransferError> {
         let Prepared { spec, interface, entrance, sender, mute, beacon, seekers, .. } = prepared;
         let secret = entrance.security.as_ref().map(|_| Secret::fresh());
         let seal = secret.as_ref().map(|secret| Seal::new(secret, entrance.handle));
         let outer_len = sender.as_ref().map_or(0, DataSender::outer_len) as u32;
-        let fragment_len = fragment_len_for_mtu(interface.mtu.min(MTU_MAX).saturating_sub(outer_len));
+        let fragment_len = fragment_len_for_mtu(mtu_of(&interface).saturating_sub(outer_len));
         let geometry = Geometry { object_len: spec.source.len(), fragment_len, group_len: GROUP_LEN };
         let tags_len = seal.as_ref().map_or(0, |_| FRAGMENT_TAGS_LEN as u32);
         let (rate, attempts) = match &spec.path {
@@ -730,9 +737,7 @@ impl Run {
 
     /// Announces the offer where receivers look for one.
     fn announce(&mut self, now: Time) -> Result<(), TransferError> {
-        let (Some(announcer), SocketAddr::V4(address)) = (&mut self.announcer, self.address) else {
-            return Ok(());
-        };
+        let (Some(announcer), address) = (&mut self.announcer, self.address) else { return Ok(()) };
         let (places, code) = (self.session.roster.free_places(), self.session.sign());
         let said = announcer.turn(now, self.handle, address, places, self.session.shown(false), code);
         match said {
@@ -760,9 +765,9 @@ impl Run {
     fn welcome(&mut self, guest: GuestId) {
         let (channel, outer_len) = match &self.spec.path {
             Path::Multicast { group, outer, .. } => {
-                ((group.ip().octets(), group.port()), outer.first().map_or(0, Vec::len) as u8)
+                ((group.ip(), group.port()), outer.first().map_or(0, Vec::len) as u8)
             }
-            Path::Chain | Path::Trees(_) => (([0; 4], 0), 0),
+            Path::Chain | Path::Trees(_) => (NOWHERE, 0),
         };
         let welcome = Control::Welcome(Welcome {
             object: self.spec.object,

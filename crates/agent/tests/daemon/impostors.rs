@@ -6,6 +6,7 @@ use polycast_api::agent::send_event::Event;
 use polycast_api::client::{Receivers, SendOptions};
 use polycast_manager::authority::Authority;
 use polycast_net::tls::{Security, Talk, TlsFiles};
+use polycast_testing::own_address;
 use polycast_types::DataId;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -56,7 +57,7 @@ async fn a_member_in_the_managers_place_learns_no_token() {
     let shown = with_chain(files(&x), world.folder.path());
     let security = Security::files_or_nobody(shown).unwrap();
 
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind((own_address(), 0)).await.unwrap();
     let place = listener.local_addr().unwrap().to_string();
     let rogue = tokio::spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();

@@ -7,6 +7,7 @@ use polycast_api::manager::manager_server::{Manager, ManagerServer};
 use polycast_api::manager::{
     AgentMessage, DrainRequest, DrainResponse, ManagerMessage, StatusRequest, StatusResponse,
 };
+use polycast_testing::own_address;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,7 +44,7 @@ impl Manager for Follower {
 
 /// Starts a manager that does not lead; gives where it is, and its count of calls.
 async fn follower(leader: Option<String>) -> (SocketAddr, Arc<AtomicUsize>) {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = tokio::net::TcpListener::bind((own_address(), 0)).await.unwrap();
     let (address, calls) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
     let service = ManagerServer::new(Follower { leader, calls: Arc::clone(&calls) });
     let server = tonic::transport::Server::builder().add_service(service);

@@ -24,7 +24,7 @@ use polycast_api::client::{AgentClient, ClientError, Receivers, SendOptions, Wai
 use polycast_api::error::Kind;
 use polycast_api::manager::StatusRequest;
 use polycast_api::manager::manager_client::ManagerClient;
-use polycast_testing::HANG;
+use polycast_testing::{HANG, own_address};
 use polycast_types::{AppId, DataId, Duration as Span, Handle};
 use std::io::Write as _;
 use std::sync::atomic::Ordering;
@@ -316,7 +316,7 @@ async fn transfers_outlive_the_manager() {
     let error = events(sending).await.1.unwrap();
     assert_eq!(error.kind(), Some(Kind::ManagerUnreachable));
     assert!(
-        error.to_string().starts_with(&format!("the manager at 127.0.0.1:{port} cannot be reached")),
+        error.to_string().starts_with(&format!("the manager at {} cannot be reached", first.address)),
         "{error}"
     );
     // Nor is anything removed elsewhere, and the agent goes on answering.
@@ -403,7 +403,7 @@ async fn what_cannot_be_used_is_named() {
     config.store = Some(world.folder.path().join("other"));
     config.socket = world.config("a").socket;
     assert!(fails(config).await.ends_with("another agent listens on it"));
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = std::net::TcpListener::bind((own_address(), 0)).unwrap();
     let taken = listener.local_addr().unwrap();
     let mut config = world.config("b");
     config.control_port = Some(taken.port());
@@ -421,8 +421,10 @@ async fn what_cannot_be_used_is_named() {
     let second = serve(Agent::start(config).await.unwrap());
     let ended = second.task.end().await.unwrap_err();
     assert!(matches!(ended, AgentError::TurnedDown { .. }));
-    let words = "the name 'a' is taken by the agent at 127.0.0.1: stop that one first, or take another name";
-    assert!(ended.to_string().ends_with(words), "{ended}");
+    let place = own_address();
+    let words =
+        format!("the name 'a' is taken by the agent at {place}: stop that one first, or take another name");
+    assert!(ended.to_string().ends_with(&words), "{ended}");
     assert!(client.status().await.unwrap().manager_connected);
     agent.task.stop().await;
     manager.task.stop().await;

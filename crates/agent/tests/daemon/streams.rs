@@ -5,10 +5,10 @@ use polycast_api::agent::Message;
 use polycast_api::client::{MessageReceiver, Received, Session};
 use polycast_api::error::Kind;
 use polycast_net::udp::Beacon;
-use polycast_testing::HANG;
+use polycast_testing::{HANG, is_ipv6, multicast_group, own_address};
 use polycast_types::{AppId, Duration as Span};
 use std::collections::VecDeque;
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 /// A process that hears a stream.
@@ -235,15 +235,20 @@ async fn streams_outlive_the_manager() {
 /// A host that has recorded a stream, and takes its source's address, plays it to an agent that joins later.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_joins_late_hears_nothing_that_was_recorded() {
-    let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 75, 4), 17_421);
-    let settings = format!("[ip-multicast]\npool = '{}/32'\nport = {}", group.ip(), group.port());
+    let group = SocketAddr::from((multicast_group([239, 255, 75, 4]), 17_421));
+    let settings = format!(
+        "[ip-multicast]\npool = '{}/{}'\nport = {}",
+        group.ip(),
+        if is_ipv6() { 128 } else { 32 },
+        group.port()
+    );
     let (manager, _world, [a, b, c]) = started(&settings, ["a", "b", "c"]).await;
     let source = a.session(1).await;
     source.create_stream("ticks").await.unwrap();
     let (first, second) = (b.session(1).await, c.session(1).await);
     let mut one = Ear::join(&first, "ticks").await;
     heard(&source, "ticks", [&mut one]).await;
-    let host = Beacon::open(Ipv4Addr::LOCALHOST, group).unwrap();
+    let host = Beacon::open(own_address(), group).unwrap();
     send(&source, "ticks", &["old", "older", "oldest"]).await;
     let last = one.await_text("oldest").await;
     let mut buffer = vec![0; 65_536];
@@ -255,7 +260,7 @@ async fn who_joins_late_hears_nothing_that_was_recorded() {
     });
 
     let mut other = Ear::join(&second, "ticks").await;
-    let attacker = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let attacker = UdpSocket::bind((own_address(), 0)).unwrap();
     let late = || async {
         let streams = c.client().await.streams().await.unwrap();
         streams[0].heard.map_or(0, |heard| heard.late)

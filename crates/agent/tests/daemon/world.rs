@@ -12,7 +12,7 @@ use polycast_net::frames::FrameStream;
 use polycast_net::object::ObjectKind;
 use polycast_net::store::{PartFile, Placing, StoreError};
 use polycast_net::tls::Expected;
-use polycast_testing::HANG;
+use polycast_testing::{HANG, is_ipv6, multicast_group, own_address};
 use polycast_types::{AppId, Duration as Span, Handle, ObjectId};
 use polycast_wire::control::Control;
 use std::collections::BTreeMap;
@@ -233,7 +233,7 @@ pub(crate) fn call(
     let mut stream =
         FrameStream::connect(address, HANG, None, &Expected::Sharer).map_err(|e| e.to_string())?;
     let frame = Control::Invite {
-        address: [127, 0, 0, 1],
+        address: [127, 0, 0, 1].into(),
         port: 9,
         handle,
         object,
@@ -282,6 +282,21 @@ impl<E: std::fmt::Debug> Task<E> {
     }
 }
 
+/// The settings with the pool of the family that the test's network has.
+fn of_family(settings: &str) -> String {
+    let Some((before, pool)) = settings.split_once("pool = '").filter(|_| is_ipv6()) else {
+        return settings.into();
+    };
+    let (address, rest) = pool.split_once('/').unwrap();
+    if address.contains(':') {
+        return settings.into();
+    }
+    let (prefix, rest) = rest.split_once('\'').unwrap();
+    let address: std::net::Ipv4Addr = address.parse().unwrap();
+    let prefix = prefix.parse::<u32>().unwrap() + 96;
+    format!("{before}pool = '{}/{prefix}'{rest}", multicast_group(address.octets()))
+}
+
 pub(crate) struct ManagerTask {
     pub address: SocketAddr,
     pub task: Task<ManagerError>,
@@ -290,14 +305,14 @@ pub(crate) struct ManagerTask {
 /// Starts a manager; port 0 for a new one. It takes none for dead that is only slow, unless the settings say
 /// after how long.
 pub(crate) async fn manager(port: u16, settings: &str) -> ManagerTask {
-    let mut config = ManagerConfig::from_toml(settings).unwrap();
+    let mut config = ManagerConfig::from_toml(&of_family(settings)).unwrap();
     if !settings.contains("silence-ms") {
         config.silence_ms = LONG.as_millis();
     }
     if !settings.contains("lease-ms") {
         config.lease_ms = LONG.as_millis() * 5;
     }
-    config.listen = ([127, 0, 0, 1], port).into();
+    config.listen = (own_address(), port).into();
     let manager = Manager::bind(config).await.unwrap();
     let address = manager.address();
     let (stop, stopped) = oneshot::channel::<()>();
@@ -343,7 +358,7 @@ impl World {
         AgentConfig {
             manager: self.manager.to_string(),
             name: Some(name.into()),
-            interface: Some("127.0.0.1".into()),
+            interface: Some(own_address().to_string()),
             // The usual port of one that ends is soon another test's agent, perhaps one of the same name.
             control_port: Some(0),
             store: Some(self.folder.path().join(name)),

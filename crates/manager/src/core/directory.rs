@@ -261,7 +261,7 @@ mod tests {
     fn join(core: &Arc<Core>, name: &str) -> (super::super::Seat, Messages) {
         let (outbox, messages) = mpsc::channel(64);
         let from = std::net::Ipv4Addr::LOCALHOST.into();
-        let join = Join { agent: agent(name), address: ([10, 0, 0, 1], 1), from, leases: Vec::new() };
+        let join = Join { agent: agent(name), address: ([10, 0, 0, 1].into(), 1), from, leases: Vec::new() };
         (core.join(join, outbox, Message::Joined(api::Joined::default())).unwrap(), messages)
     }
 

@@ -234,7 +234,7 @@ mod tests {
         let (outbox, messages) = mpsc::channel(8);
         let agent = AgentKey { name: name.into(), incarnation: 1 };
         let from = std::net::Ipv4Addr::LOCALHOST.into();
-        let join = Join { agent, address: ([10, 0, 0, 1], 1), from, leases: Vec::new() };
+        let join = Join { agent, address: ([10, 0, 0, 1].into(), 1), from, leases: Vec::new() };
         Ok((core.join(join, outbox, super::super::obey::Message::Joined(Joined::default()))?, messages))
     }
 
@@ -283,7 +283,7 @@ mod tests {
         let config = ManagerConfig::default();
         let agent = AgentKey { name: "a".into(), incarnation: 1 };
         let member =
-            Record::Member { agent, host: polycast_planning::HostId(0), address: ([10, 0, 0, 1], 1) };
+            Record::Member { agent, host: polycast_planning::HostId(0), address: ([10, 0, 0, 1].into(), 1) };
         let restored = Core::restored(&config, &Around::default(), vec![member], false).unwrap();
         assert_eq!(restored.core.snapshot().agents.len(), 1);
         let patience = config.patience() + Duration::from_millis(1);

@@ -12,9 +12,11 @@ use polycast_net::permit::Group;
 use polycast_planning::{Channel, Plan, PlanId};
 use polycast_protocol::leases::{AgentKey, Input, LeaseView, PathRequest, Receivers};
 use polycast_protocol::stream::StreamsInput;
+use polycast_wire::control::NOWHERE;
 use polycast_wire::permit::{HASH_LEN, Permit};
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 /// The names of objects on paths that have a permit: a lease does not know its object's.
 #[derive(Debug, Default)]
@@ -38,10 +40,10 @@ fn left_out(name: &str, ban: &Ban) -> api::LeftOut {
 }
 
 /// The multicast group of a plan's data channel; zeros where it has none.
-fn group_of(plan: &Plan) -> ([u8; 4], u16) {
+fn group_of(plan: &Plan) -> (IpAddr, u16) {
     match plan.channel {
         Channel::Multicast { group, .. } | Channel::Label { group, .. } => group,
-        Channel::Chain { .. } | Channel::SourceRoutes { .. } => ([0; 4], 0),
+        Channel::Chain { .. } | Channel::SourceRoutes { .. } => NOWHERE,
     }
 }
 
@@ -205,7 +207,7 @@ impl Inner {
     }
 
     /// Returns the address of an agent.
-    fn address_of(&self, agent: &AgentKey) -> Result<[u8; 4], Refusal> {
+    fn address_of(&self, agent: &AgentKey) -> Result<IpAddr, Refusal> {
         let member = self.machine.members().find(|(member, _)| *member == agent.name);
         let unknown = || Refusal::new(Kind::NotJoined, format!("the manager does not know '{}'", agent.name));
         member.map(|(_, member)| member.address.0).ok_or_else(unknown)

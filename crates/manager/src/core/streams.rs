@@ -10,7 +10,6 @@ use polycast_protocol::leases::{AgentKey, Output};
 use polycast_protocol::stream::{StreamWord, Streams, StreamsInput, StreamsOutput};
 use polycast_types::Handle;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
 
 /// Streams whose secrets are kept; a manager has no more streams.
 const SECRETS_MAX: usize = 4_096;
@@ -100,8 +99,7 @@ impl Inner {
             StreamsOutput::Tell { agent, name, word } => {
                 tracing::info!(agent = %agent.name, stream = name, ?word, "stream");
                 let member = |source: &str| self.machine.members().find(|(name, _)| *name == source);
-                let address =
-                    |source: &str| member(source).map(|(_, member)| Ipv4Addr::from(member.address.0));
+                let address = |source: &str| member(source).map(|(_, member)| member.address.0);
                 let secret = match &word {
                     StreamWord::Joined { source, handle, .. } => {
                         self.stream_secrets.of(source, &name, handle.0)
@@ -160,8 +158,8 @@ mod tests {
     fn join(core: &Arc<Core>, name: &str, incarnation: u64) -> (Seat, Messages) {
         let (outbox, messages) = mpsc::channel(64);
         let agent = AgentKey { name: name.into(), incarnation };
-        let from = Ipv4Addr::LOCALHOST.into();
-        let join = Join { agent, address: ([10, 0, 0, 1], 1), from, leases: Vec::new() };
+        let from = std::net::Ipv4Addr::LOCALHOST.into();
+        let join = Join { agent, address: ([10, 0, 0, 1].into(), 1), from, leases: Vec::new() };
         (core.join(join, outbox, Message::Joined(Joined::default())).unwrap(), messages)
     }
 

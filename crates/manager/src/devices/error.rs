@@ -6,7 +6,7 @@ use polycast_net::devices::circuits::CircuitError;
 use polycast_net::devices::openflow::SwitchError;
 use polycast_planning::{DeviceCommand, RackPort};
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 /// Reason why one device did not do a job. Its sentence follows the device's name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -101,8 +101,8 @@ pub(crate) enum DeviceError {
     #[error("it has no port for {0:?}")]
     NoPort(RackPort),
     /// A rule would be for packets to one host.
-    #[error("it makes rules for groups alone, and {0} is none")]
-    NoGroup(Ipv4Addr),
+    #[error("it makes rules for groups of IPv4 alone, and {0} is none")]
+    NoGroup(IpAddr),
     /// A rule would not fit into a message.
     #[error("it cannot send by {ports} ports with one rule")]
     TooManyPorts {

@@ -25,7 +25,7 @@ use polycast_net::devices::openflow::{
 use polycast_planning::{DeviceCommand, HostId, RackPort};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -721,15 +721,23 @@ fn to_groups() -> Match {
     Match::any().and(Field::EthType(0x0800)).and(Field::Ipv4Dst([224, 0, 0, 0], [240, 0, 0, 0]))
 }
 
-fn to_group(group: [u8; 4]) -> Match {
-    Match::any().and(Field::EthType(0x0800)).and(Field::ipv4_dst(group))
+fn to_group(group: IpAddr) -> Match {
+    Match::any().and(Field::EthType(0x0800)).and(Field::ipv4_dst(octets(group)))
+}
+
+/// The bytes of a group's address. One of IPv6, which [`check_group`] lets no rule be for, has those of an
+/// address that no packet goes to: whatever stands in etcd, it touches no other group's rules.
+fn octets(group: IpAddr) -> [u8; 4] {
+    match group {
+        IpAddr::V4(group) => group.octets(),
+        IpAddr::V6(_) => [0; 4],
+    }
 }
 
 /// Checks that rules can be for this group. No rule of ours is for packets to single hosts, whatever stands
 /// in etcd.
-fn check_group(group: [u8; 4]) -> Result<(), DeviceError> {
-    let address = Ipv4Addr::from(group);
-    if address.is_multicast() { Ok(()) } else { Err(DeviceError::NoGroup(address)) }
+fn check_group(group: IpAddr) -> Result<(), DeviceError> {
+    if group.is_ipv4() && group.is_multicast() { Ok(()) } else { Err(DeviceError::NoGroup(group)) }
 }
 
 /// Checks that a rule can have this number of ports.
@@ -738,7 +746,8 @@ fn fits(ports: usize) -> Result<(), DeviceError> {
 }
 
 /// OpenFlow's number for a group address: its 28 bits that differ, above the numbers that operators use.
-fn group_id([a, b, c, d]: [u8; 4]) -> u32 {
+fn group_id(group: IpAddr) -> u32 {
+    let [a, b, c, d] = octets(group);
     u32::from_be_bytes([0x10 | (a & 0x0f), b, c, d])
 }
 

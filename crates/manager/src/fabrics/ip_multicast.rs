@@ -8,12 +8,17 @@ use polycast_planning::{Fabric, FabricName};
 use polycast_types::Rate;
 use serde::Deserialize;
 
+/// Groups where the settings name none. Those of IPv6 have numbers that RFC 3307 leaves to hosts.
+const POOL: &str = "239.255.64.0/24";
+const POOL_V6: &str = "ff15::8000:0/120";
+
 /// Settings of the fabric `ip-multicast`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct IpMulticastSettings {
-    /// Group addresses to lend, such as `239.255.64.0/24`.
-    pub pool: String,
+    /// Group addresses to lend, such as `239.255.64.0/24`. Without them those of the family that the manager
+    /// listens at.
+    pub pool: Option<String>,
     /// UDP port of the data channels.
     pub port: u16,
     /// Rate of each transfer on a network that is ours alone, such as `5gbit`; without it transfers share
@@ -26,12 +31,7 @@ pub struct IpMulticastSettings {
 
 impl Default for IpMulticastSettings {
     fn default() -> Self {
-        IpMulticastSettings {
-            pool: "239.255.64.0/24".into(),
-            port: 7410,
-            rate: None,
-            attempt_interval_us: None,
-        }
+        IpMulticastSettings { pool: None, port: 7410, rate: None, attempt_interval_us: None }
     }
 }
 
@@ -44,7 +44,9 @@ impl Offer for IpMulticastOffer {
 
     fn fabric(&self, config: &ManagerConfig, _hosts: &Hosts) -> Result<Box<dyn Fabric>, SettingsError> {
         let settings = &config.ip_multicast;
-        let pool = pool("ip-multicast.pool", &settings.pool, settings.port)?;
+        let usual = || if config.listen.is_ipv4() { POOL } else { POOL_V6 };
+        let text = settings.pool.as_deref().unwrap_or_else(usual);
+        let pool = pool("ip-multicast.pool", text, settings.port)?;
         let interval = interval("ip-multicast.attempt-interval-us", settings.attempt_interval_us)?;
         Ok(Box::new(IpMulticast::new(pool).with_rate(settings.rate).with_attempt_interval(interval)))
     }

@@ -3,7 +3,7 @@
 use super::health::Health;
 use super::lit::OfCircuits;
 use super::switch_ports::{self, Layout, RackPorts, Splitters};
-use super::{Hosts, Named, Offer, interval, pool, rate, section, tors, wrong};
+use super::{Hosts, Named, Offer, interval, pool_v4, rate, section, tors, wrong};
 use crate::config::ManagerConfig;
 use crate::devices::{CircuitSwitch, DeviceId};
 use polycast_api::settings::SettingsError;
@@ -147,7 +147,7 @@ impl Offer for OcsOffer {
             rate: settings.rate,
             attempt_interval: interval("ocs.attempt-interval-us", settings.attempt_interval_us)?,
         };
-        let pool = pool("ocs.pool", &settings.pool, settings.port)?;
+        let pool = pool_v4("ocs.pool", &settings.pool, settings.port)?;
         let servers = hosts.servers(hybrid.servers_per_rack);
         let fabric = Ocs::new(fabric, servers, pool).map_err(|error| wrong("tor.hosts", error))?;
         Ok(Box::new(fabric.with_ports(layout.ports)))

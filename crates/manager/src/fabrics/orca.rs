@@ -1,7 +1,7 @@
 //! The fabric `orca` in the settings (Orca section 3.3).
 
 use super::health::OfLabels;
-use super::{Health, Hosts, Named, Offer, check_hosts, pool, section, wrong};
+use super::{Health, Hosts, Named, Offer, check_hosts, pool_v4, section, wrong};
 use crate::config::ManagerConfig;
 use crate::devices::{DeviceId, LabelSwitches};
 use polycast_api::settings::SettingsError;
@@ -165,7 +165,7 @@ impl Offer for OrcaOffer {
             rack_feedback: settings.rack_feedback,
             rate: settings.rate,
         };
-        let pool = pool("orca.pool", &settings.pool, settings.port)?;
+        let pool = pool_v4("orca.pool", &settings.pool, settings.port)?;
         let places =
             settings.hosts.iter().zip(0..).filter_map(|(name, server)| Some((hosts.number(name)?, server)));
         Ok(Box::new(Orca::new(fabric, places, pool).map_err(|error| wrong("orca", error))?))

@@ -2,7 +2,7 @@
 
 use super::health::{Health, OfRelays};
 use super::tors::TorSettings;
-use super::{Hosts, Named, Offer, interval, pool, rate, section, tors, wrong};
+use super::{Hosts, Named, Offer, interval, pool_v4, rate, section, tors, wrong};
 use crate::config::ManagerConfig;
 use polycast_api::settings::SettingsError;
 use polycast_net::tls::Security;
@@ -166,7 +166,7 @@ impl Offer for ShufflecastOffer {
             shares: settings.shares,
             attempt_interval: interval("shufflecast.attempt-interval-us", settings.attempt_interval_us)?,
         };
-        let pool = pool("shufflecast.pool", &settings.pool, settings.port)?;
+        let pool = pool_v4("shufflecast.pool", &settings.pool, settings.port)?;
         let servers = hosts.servers(servers_per_rack);
         Ok(Box::new(Shufflecast::new(fabric, servers, pool).map_err(|error| wrong("tor.hosts", error))?))
     }

@@ -14,7 +14,8 @@ const QUOTA_BYTES: u64 = 4 << 20;
 
 fn member(name: &str) -> (RecordKey, Option<Record>) {
     let agent = AgentKey { name: name.into(), incarnation: 7 };
-    let record = Record::Member { agent, host: polycast_planning::HostId(0), address: ([10, 0, 0, 1], 1) };
+    let record =
+        Record::Member { agent, host: polycast_planning::HostId(0), address: ([10, 0, 0, 1].into(), 1) };
     (RecordKey::Member(name.into()), Some(record))
 }
 

@@ -63,7 +63,7 @@ impl KernelNode {
     pub fn attach(links: &[(SocketAddrV4, SocketAddrV4)], hops: u32) -> Result<Option<Self>, BpfError> {
         let mut interfaces: Vec<String> = Vec::with_capacity(links.len());
         for (local, _) in links {
-            let Ok(interface) = of_address(*local.ip()) else { return Ok(None) };
+            let Ok(interface) = of_address((*local.ip()).into()) else { return Ok(None) };
             if local.ip().is_loopback() || interfaces.contains(&interface.name) {
                 return Ok(None);
             }

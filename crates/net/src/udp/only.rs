@@ -6,13 +6,13 @@ use polycast_wire::VERSION;
 use polycast_wire::label::FIXED_LEN;
 use socket2::{SockFilter, Socket};
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// Datagrams that a receiver takes: those of one transfer or stream, in our version of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Only {
     /// The address that they come from, where that is known.
-    pub source: Option<Ipv4Addr>,
+    pub source: Option<IpAddr>,
     /// Handle that they carry.
     pub handle: Handle,
     /// Bytes that the network puts before them.
@@ -30,8 +30,9 @@ pub enum Outer {
 
 /// The filter sees a datagram from its UDP header on.
 const UDP_LEN: u32 = 8;
-/// Offset of the source's address, counted from the IP header.
+/// Offset of the source's address, counted from the IP header, of either family.
 const IP_SOURCE_AT: u32 = 12;
+const IPV6_SOURCE_AT: u32 = 8;
 /// Both formats, of objects and of messages, have the handle here.
 const HANDLE_AT: u32 = 8;
 /// The second byte of a labelled packet is the label's length.
@@ -62,8 +63,22 @@ impl Only {
         // A load and the word that it must give; else the datagram is dropped right there.
         let must = |code, at, word| [one(code, at), SockFilter::new(IF_EQUAL, 1, 0, word), one(RETURN, 0)];
         let mut program = Vec::new();
-        if let Some(source) = self.source {
-            program.extend(must(LOAD_WORD, NET_OFFSET + IP_SOURCE_AT, source.to_bits()));
+        let words = match self.source {
+            None => Vec::new(),
+            Some(IpAddr::V4(source)) => vec![(IP_SOURCE_AT, source.to_bits())],
+            Some(IpAddr::V6(source)) => {
+                let (words, _) = source.octets().as_chunks::<4>().0.iter().fold(
+                    (Vec::new(), IPV6_SOURCE_AT),
+                    |(mut words, at), word| {
+                        words.push((at, u32::from_be_bytes(*word)));
+                        (words, at + 4)
+                    },
+                );
+                words
+            }
+        };
+        for (at, word) in words {
+            program.extend(must(LOAD_WORD, NET_OFFSET + at, word));
         }
         match self.outer {
             Outer::Bytes(len) => program.push(one(SET_X, len.into())),

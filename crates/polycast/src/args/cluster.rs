@@ -159,7 +159,7 @@ pub(crate) struct SetupAgentArgs {
     /// This machine's name in the cluster [default: the machine's name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Network interface, by name or IPv4 address [default: the one of the default route]
+    /// Network interface, by name or address [default: the one of the default route]
     #[arg(long, value_name = "IF")]
     pub interface: Option<String>,
     /// Folder of the object store, below /dev/shm or /var/lib/polycast [default: /dev/shm/polycast]

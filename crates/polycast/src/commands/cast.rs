@@ -95,7 +95,7 @@ fn perform(
     };
     let (loss, seed, update) = (args.loss, args.seed, args.update);
     let options = Options { loss, seed, update, sealing, ..Options::default() };
-    let interface = Ipv4Addr::LOCALHOST;
+    let interface = Ipv4Addr::LOCALHOST.into();
     let copy = object.name.clone();
     let source = transfer::prepare(SourceSpec {
         object: network::fresh_object(),
@@ -106,7 +106,7 @@ fn perform(
         receivers: Receivers::Told(folders.len()),
         interface,
         path: DataPath::Multicast {
-            group: network::fresh_group(),
+            group: network::fresh_group(interface),
             rate: None,
             attempts: None,
             outer: Vec::new(),

@@ -275,7 +275,7 @@ fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
     let name = config.resolved_name();
     let has_identity =
         config.resolved_identity(&name).is_some() || config.identity_files() != IdentityFiles::default();
-    check_door("agent", address.into(), has_identity, config.insecure)?;
+    check_door("agent", address, has_identity, config.insecure)?;
     config.store = args.store.clone().or(config.store);
     config.store_max = args.store_max.clone().or(config.store_max);
     config.store_ttl = args.store_ttl.clone().or(config.store_ttl);

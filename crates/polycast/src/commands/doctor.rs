@@ -18,7 +18,7 @@ use polycast_net::reach::Answerer;
 use polycast_types::Printable;
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
@@ -165,7 +165,7 @@ fn cannot_listen(checks: &[Check]) -> Failure {
 }
 
 /// Answers until the user ends it.
-fn listen(address: Ipv4Addr, name: &str) -> Result<Exit, Failure> {
+fn listen(address: IpAddr, name: &str) -> Result<Exit, Failure> {
     let cancel = cancel::on_signals()?;
     let answerer = Answerer::open(address, &network::machine_name())
         .map_err(|error| Failure::input(format!("cannot listen on {name} ({address}): {error}")))?;
@@ -174,7 +174,7 @@ fn listen(address: Ipv4Addr, name: &str) -> Result<Exit, Failure> {
         network::machine_name()
     ));
     let mut heard =
-        |from: std::net::SocketAddrV4, len: usize| output::say(&format!("{from} asks with {len} bytes"));
+        |from: std::net::SocketAddr, len: usize| output::say(&format!("{from} asks with {len} bytes"));
     answerer.run(&|| cancel.load(Ordering::Relaxed), &mut heard);
     Ok(Exit::Done)
 }
@@ -186,7 +186,6 @@ fn others(devices: &[Link], used: &str) -> String {
             match (device.addresses.is_empty(), device.is_up) {
                 (_, false) => format!("{} (off)", device.name),
                 (false, true) => format!("{} ({})", device.name, device.addresses_text()),
-                (true, true) if device.has_ipv6 => format!("{} (IPv6 only)", device.name),
                 (true, true) => format!("{} (no address)", device.name),
             }
         });

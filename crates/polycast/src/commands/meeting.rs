@@ -10,7 +10,7 @@ use polycast_types::{Duration, Printable};
 use polycast_wire::discovery;
 use serde_json::json;
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -54,8 +54,8 @@ fn troubles_here(own: &Interface) -> Vec<String> {
     interface::survey().map(|all| troubles(own, &all)).unwrap_or_default()
 }
 
-fn group() -> String {
-    format!("UDP port {} (group {})", discovery::PORT, Ipv4Addr::from(discovery::GROUP))
+fn group(own: IpAddr) -> String {
+    format!("UDP port {} (group {})", discovery::PORT, discovery::group_for(own))
 }
 
 /// The source's side: the receivers that have come, and those that it waits for.
@@ -181,7 +181,7 @@ impl Gathering {
             lines.push(format!(
                 "if polycast accept runs there: a firewall may drop {}, or the network carries no multicast; then type \
                  there: {}",
-                group(),
+                group(interface.address),
                 self.command
             ));
         }
@@ -264,7 +264,7 @@ fn silence(span: Duration, heard: bool, own: &Interface, from: Option<&str>) -> 
             lines.push(format!(
                 "if polycast offer runs: a firewall may drop {}, or the network carries no multicast; then add \
                  --from HOST to this command",
-                group()
+                group(*address)
             ));
         }
     }
@@ -297,11 +297,10 @@ pub(super) fn fallback_hint(report: &Report, interface: &Interface, udp_port: u1
 mod tests {
     use super::*;
 
-    fn link(name: &str, address: Option<Ipv4Addr>) -> Link {
+    fn link(name: &str, address: Option<IpAddr>) -> Link {
         Link {
             name: name.into(),
             addresses: address.into_iter().collect(),
-            has_ipv6: true,
             is_up: true,
             has_carrier: true,
             takes_multicast: true,
@@ -311,17 +310,17 @@ mod tests {
 
     #[test]
     fn what_is_wrong_here_is_named() {
-        let own = Interface { name: "eth0".into(), address: Ipv4Addr::new(10, 0, 0, 1), mtu: 1_500 };
+        let own = Interface { name: "eth0".into(), address: IpAddr::from([10, 0, 0, 1]), mtu: 1_500 };
         let eth0 = link("eth0", Some(own.address));
         assert!(troubles(&own, std::slice::from_ref(&eth0)).is_empty());
         let dark = Link { has_carrier: false, ..eth0.clone() };
         let deaf = Link { takes_multicast: false, ..eth0.clone() };
-        let second = link("eth1", Some(Ipv4Addr::new(10, 1, 0, 1)));
+        let second = link("eth1", Some(IpAddr::from([10, 1, 0, 1])));
         for (all, words) in [
             (vec![dark], "eth0 has no link"),
             (vec![deaf], "eth0 does not carry multicast"),
             (vec![eth0.clone(), second], "eth1 (10.1.0.1): say --interface eth1"),
-            (vec![eth0.clone(), link("eth2", None)], "eth2 has IPv6 only, so it is not used"),
+            (vec![eth0.clone(), link("eth2", None)], "eth2 has no address, so it is not used"),
         ] {
             let lines = troubles(&own, &all);
             assert!(lines.len() == 1 && lines[0].contains(words), "{lines:?}");

@@ -7,7 +7,7 @@ use polycast_net::seal::Secret;
 use polycast_net::tls::Security;
 use polycast_types::{AppId, DataId, ObjectId};
 use polycast_wire::discovery;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
 use std::str::FromStr;
 
@@ -44,32 +44,63 @@ pub(crate) fn interface_towards(
 }
 
 /// The address that the kernel would send from. Connecting a UDP socket sends nothing.
-fn own_address_towards(other: &SocketAddr) -> Option<Ipv4Addr> {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+fn own_address_towards(other: &SocketAddr) -> Option<IpAddr> {
+    let any: IpAddr = match other {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
     socket.connect(other).ok()?;
-    match socket.local_addr().ok()? {
-        SocketAddr::V4(own) => Some(*own.ip()),
-        SocketAddr::V6(_) => None,
-    }
+    Some(socket.local_addr().ok()?.ip())
 }
 
-/// The addresses of `HOST[:PORT]`.
+/// The addresses of `HOST[:PORT]`, in the order in which the system would try them (RFC 6724). An address of
+/// IPv6 stands in brackets.
 pub(crate) fn addresses(text: &str) -> Result<Vec<SocketAddr>, Failure> {
-    let (host, port) = match text.rsplit_once(':') {
-        Some((host, port)) => (host, port.parse().ok().filter(|port: &u16| *port > 0)),
-        None => (text, Some(OFFER_PORT)),
+    let wrong = || {
+        Failure::input(format!(
+            "'{text}' is not HOST[:PORT], such as 10.0.0.1, source.example:{OFFER_PORT} or [fd00::1]:{OFFER_PORT}"
+        ))
     };
-    let Some(port) = port.filter(|_| !host.is_empty() && !host.contains(':')) else {
-        let message = format!("'{text}' is not HOST[:PORT], such as 10.0.0.1 or source.example:{OFFER_PORT}");
-        return Err(Failure::input(message));
+    if text.parse::<Ipv6Addr>().is_ok() {
+        return Err(Failure::input(format!("an IPv6 address needs brackets: write [{text}]")));
+    }
+    let (host, port) = match text.strip_prefix('[').map(|rest| rest.split_once(']').ok_or_else(wrong)) {
+        Some(split) => {
+            let (address, behind) = split?;
+            let port =
+                if behind.is_empty() { None } else { Some(behind.strip_prefix(':').ok_or_else(wrong)?) };
+            (address, port)
+        }
+        None => match text.rsplit_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
     };
+    let port = port.map_or(Some(OFFER_PORT), |port| port.parse().ok().filter(|port: &u16| *port > 0));
+    let port = port.ok_or_else(wrong)?;
+    if text.starts_with('[') {
+        return Ok(vec![SocketAddr::from((address_v6(host)?, port))]);
+    }
+    if host.is_empty() || host.contains(':') {
+        return Err(wrong());
+    }
     let found = (host, port).to_socket_addrs();
     let found = found.map_err(|error| Failure::input(format!("cannot find the host '{host}': {error}")))?;
-    let all: Vec<SocketAddr> = found.filter(SocketAddr::is_ipv4).collect();
-    if all.is_empty() {
-        return Err(Failure::input(format!("the host '{host}' has no IPv4 address, and Polycast needs one")));
+    Ok(found.collect())
+}
+
+/// An address of IPv6 without its brackets.
+fn address_v6(text: &str) -> Result<Ipv6Addr, Failure> {
+    let address = text.split_once('%').map_or(text, |(address, _)| address);
+    let address: Ipv6Addr =
+        address.parse().map_err(|_| Failure::input(format!("'{address}' is not an IPv6 address")))?;
+    if address.is_unicast_link_local() {
+        return Err(Failure::input(format!(
+            "{address} is an address of one link, at which no source listens: take another address of that host"
+        )));
     }
-    Ok(all)
+    Ok(address)
 }
 
 /// A number for an object that the user has not named: no two transfers are likely to get the same.
@@ -80,59 +111,89 @@ pub(crate) fn fresh_object() -> ObjectId {
 }
 
 /// A group address and port for a data channel that stays on this machine.
-pub(crate) fn fresh_group() -> SocketAddrV4 {
-    Pool::default().draw(OFFER_PORT)
+pub(crate) fn fresh_group(own: IpAddr) -> SocketAddr {
+    Pool::usual(own).draw(OFFER_PORT)
+}
+
+/// The pool that the user named, or the usual one of an end with this interface.
+pub(crate) fn group_of(pool: Option<Pool>, own: &Interface) -> Result<Pool, Failure> {
+    let pool = pool.unwrap_or_else(|| Pool::usual(own.address));
+    if pool.first.is_ipv4() == own.address.is_ipv4() {
+        return Ok(pool);
+    }
+    Err(Failure::input(format!(
+        "--pool has groups of another family than this machine's address {}: leave it out, or name an address with \
+         --interface",
+        own.address
+    )))
 }
 
 /// Group addresses of which each offer takes one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Pool {
-    first: u32,
+    first: IpAddr,
+    /// Bits at the end of an address in which they differ, at most 32.
     bits: u32,
-}
-
-/// 239.255.0.0/16, which no router lets out of the site.
-impl Default for Pool {
-    fn default() -> Self {
-        Pool { first: u32::from_be_bytes([239, 255, 0, 0]), bits: 16 }
-    }
 }
 
 impl FromStr for Pool {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "write a range of multicast addresses, such as 239.255.0.0/16".to_string();
-        let (address, prefix) = text.split_once('/').unwrap_or((text, "32"));
-        let address: Ipv4Addr = address.parse().map_err(|_| wrong())?;
-        let prefix: u32 = prefix.parse().map_err(|_| wrong())?;
-        if !(4..=32).contains(&prefix) || !address.is_multicast() {
-            return Err(wrong());
+        let wrong =
+            || "write a range of multicast addresses, such as 239.255.0.0/16 or ff15::8000:0/112".to_string();
+        let (address, prefix) = text.split_once('/').map_or((text, None), |(of, prefix)| (of, Some(prefix)));
+        let address: IpAddr = address.parse().map_err(|_| wrong())?;
+        let all = if address.is_ipv4() { 32 } else { 128 };
+        let prefix: u32 = prefix.map_or(Ok(all), str::parse).map_err(|_| wrong())?;
+        let bits = all.checked_sub(prefix).filter(|bits| *bits <= if address.is_ipv4() { 28 } else { 32 });
+        let bits = bits.filter(|_| address.is_multicast()).ok_or_else(wrong)?;
+        Ok(Pool {
+            first: with_end(address, |end| end.checked_shr(bits).unwrap_or(0).checked_shl(bits).unwrap_or(0)),
+            bits,
+        })
+    }
+}
+
+/// The address with another last four bytes.
+fn with_end(address: IpAddr, change: impl Fn(u32) -> u32) -> IpAddr {
+    match address {
+        IpAddr::V4(address) => Ipv4Addr::from(change(address.to_bits())).into(),
+        IpAddr::V6(address) => {
+            let bits = address.to_bits();
+            let end = change(bits as u32);
+            Ipv6Addr::from((bits >> 32 << 32) | u128::from(end)).into()
         }
-        let bits = 32 - prefix;
-        Ok(Pool { first: u32::from(address) >> bits << bits, bits })
     }
 }
 
 impl Pool {
+    /// 239.255.0.0/16, which no router lets out of the site, or the same of IPv6, with numbers that RFC 3307
+    /// leaves to hosts.
+    fn usual(own: IpAddr) -> Self {
+        match own {
+            IpAddr::V4(_) => Pool { first: IpAddr::from([239, 255, 0, 0]), bits: 16 },
+            IpAddr::V6(_) => Pool { first: Ipv6Addr::new(0xff15, 0, 0, 0, 0, 0, 0x8000, 0).into(), bits: 16 },
+        }
+    }
+
     /// A group for a data channel. Two transfers that draw the same one still tell their packets apart; they
     /// only get in each other's way.
-    pub(crate) fn draw(self, port: u16) -> SocketAddrV4 {
+    pub(crate) fn draw(self, port: u16) -> SocketAddr {
         let (number, _) = uuid::Uuid::new_v4().as_u64_pair();
         self.at((number >> 32) as u32, port)
     }
 
-    fn at(self, number: u32, port: u16) -> SocketAddrV4 {
+    fn at(self, number: u32, port: u16) -> SocketAddr {
         let count = 1u64 << self.bits;
-        let at = |number: u64| Ipv4Addr::from(self.first + (number % count) as u32);
-        let taken = |address: &Ipv4Addr| *address == Ipv4Addr::from(discovery::GROUP);
-        // The first and last address of a range have special uses in some networks, and announcements have a
-        // group of their own.
-        let special = |address: &Ipv4Addr| {
-            count > 2 && matches!(u64::from(u32::from(*address) - self.first), 0) || taken(address)
+        let at = |number: u64| with_end(self.first, |end| end.wrapping_add((number % count) as u32));
+        // The first address of a range has special uses in some networks, and announcements have a group of
+        // their own.
+        let special = |address: &IpAddr| {
+            count > 2 && *address == self.first || *address == discovery::group_for(*address)
         };
         let drawn = (u64::from(number)..).map(at).take(4).find(|address| !special(address));
-        SocketAddrV4::new(drawn.unwrap_or_else(|| at(number.into())), port)
+        SocketAddr::new(drawn.unwrap_or_else(|| at(number.into())), port)
     }
 }
 
@@ -153,8 +214,11 @@ mod tests {
         assert_eq!(pool.at(0x5_5043, 7), "239.255.80.68:7".parse().unwrap(), "announcements have their own");
         assert_eq!("239.1.2.3".parse::<Pool>().unwrap().draw(9), "239.1.2.3:9".parse().unwrap());
         let drawn = pool.draw(1);
-        assert!(drawn.ip().octets()[..2] == [239, 255], "{drawn}");
-        for text in ["", "10.0.0.0/8", "239.0.0.0/33", "239.0.0.0/3", "239/8", "ff02::1"] {
+        assert!(drawn.ip().to_string().starts_with("239.255."), "{drawn}");
+        let usual = Pool::usual(Ipv6Addr::LOCALHOST.into());
+        assert_eq!(usual, "ff15::8000:0/112".parse().unwrap());
+        assert_eq!(usual.at(7, 9), "[ff15::8000:7]:9".parse().unwrap());
+        for text in ["", "10.0.0.0/8", "239.0.0.0/33", "239.0.0.0/3", "239/8", "fd00::/120", "ff15::/64"] {
             assert!(text.parse::<Pool>().is_err(), "{text}");
         }
     }
@@ -163,7 +227,18 @@ mod tests {
     fn sources_are_named_by_host_and_port() {
         assert_eq!(addresses("127.0.0.1").unwrap(), ["127.0.0.1:18067".parse().unwrap()]);
         assert_eq!(addresses("127.0.0.1:9").unwrap(), ["127.0.0.1:9".parse().unwrap()]);
-        for text in ["", ":9", "host:", "host:0", "host:70000", "::1", "[::1]:9"] {
+        assert_eq!(addresses("[::1]").unwrap(), ["[::1]:18067".parse().unwrap()]);
+        assert_eq!(addresses("[::1]:9").unwrap(), ["[::1]:9".parse().unwrap()]);
+        for (text, words) in [
+            ("fd00::1", "[fd00::1]"),
+            ("[fe80::1]", "one link"),
+            ("[fe80::1%eth0]:9", "one link"),
+            ("[10.0.0.1]", "not an IPv6 address"),
+        ] {
+            let failure = addresses(text).unwrap_err();
+            assert!(failure.message.contains(words), "{text}: {}", failure.message);
+        }
+        for text in ["", ":9", "host:", "host:0", "host:70000", "[::1]9", "[::1", "[::1]:"] {
             let failure = addresses(text).unwrap_err();
             assert!(failure.message.contains("HOST[:PORT]"), "{text}: {}", failure.message);
         }

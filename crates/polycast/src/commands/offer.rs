@@ -106,7 +106,7 @@ fn offer(
         },
         interface: interface.address,
         path: Path::Multicast {
-            group: door.pool.draw(door.udp_port),
+            group: network::group_of(door.pool, &interface)?.draw(door.udp_port),
             rate: args.rate,
             attempts: None,
             outer: Vec::new(),
@@ -174,7 +174,8 @@ fn announce(source: &Prepared, name: &str, code: Option<&OfferCode>, flags: Flag
         None => "polycast accept".to_string(),
     };
     let anywhere = match address.port() {
-        OFFER_PORT => format!("{command} --from {}", address.ip()),
+        OFFER_PORT if address.is_ipv4() => format!("{command} --from {}", address.ip()),
+        OFFER_PORT => format!("{command} --from [{}]", address.ip()),
         _ => format!("{command} --from {address}"),
     };
     let is_open = code.is_none() && !flags.key;

@@ -235,7 +235,7 @@ fn offer(
         receivers: Receivers::Count(sessions.len()),
         interface: interface.address,
         path: Path::Multicast {
-            group: network::fresh_group(),
+            group: network::fresh_group(interface.address),
             rate: args.rate,
             attempts: None,
             outer: Vec::new(),

@@ -18,8 +18,9 @@ const PATIENT: [(&str, &str); 2] = [("silence-ms", "60000"), ("lease-ms", "60000
 /// Time that requested objects wait, which by default follows from that, unless it is set.
 const SETTLES: &str = "\n[objects]\nsettle-ms = 4000\n";
 
-/// Words by which an agent listens where no other one has listened or will: the usual port of one that ends is
-/// taken by another test's agent, perhaps one of the same name, and is called there by those that wait for it.
+/// Words by which an agent listens where no other one has listened or will: the usual port of one that ends
+/// is taken by another test's agent, perhaps one of the same name, which is then called by those that wait
+/// for the first.
 pub(crate) const OWN_PORT: &[&str] = &["--port", "0"];
 
 /// A daemon that ends with the test.

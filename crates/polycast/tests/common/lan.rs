@@ -25,6 +25,16 @@ fn run(words: &[&str]) {
 impl Lan {
     /// `None` where this machine cannot do that: the test is noted as skipped.
     pub(crate) fn new() -> Option<Self> {
+        Self::with(&|host| format!("{}/24", address(host)))
+    }
+
+    /// The same with IPv6 alone.
+    #[allow(dead_code, reason = "not every test has such a network")]
+    pub(crate) fn over_ipv6() -> Option<Self> {
+        Self::with(&|host| format!("{}/64", address_v6(host)))
+    }
+
+    fn with(network: &dyn Fn(usize) -> String) -> Option<Self> {
         if !needs(&[Need::Root, Need::Namespaces, Need::Tool("ip"), Need::Tool("nft")]) {
             return None;
         }
@@ -43,8 +53,11 @@ impl Lan {
             run(&["ip", "-n", &switch, "link", "set", &port, "master", "br0", "up"]);
             run(&["ip", "-n", &space, "link", "set", "lo", "up"]);
             run(&["ip", "-n", &space, "link", "set", "eth0", "up"]);
-            run(&["ip", "-n", &space, "address", "add", &format!("{}/24", address(host)), "dev", "eth0"]);
-            run(&["ip", "-n", &space, "route", "add", "default", "dev", "eth0"]);
+            let own = network(host);
+            let family = if own.contains(':') { "-6" } else { "-4" };
+            let flags: &[&str] = if family == "-6" { &["nodad"] } else { &[] };
+            run(&[&["ip", "-n", &space, "address", "add", &own, "dev", "eth0"], flags].concat());
+            run(&["ip", family, "-n", &space, "route", "add", "default", "dev", "eth0"]);
         }
         Some(lan)
     }
@@ -65,7 +78,7 @@ impl Lan {
             host,
             &format!(
                 "chain input {{\n type filter hook input priority 0; policy drop;\n iif lo accept; \
-                 ct state established,related accept; {rules}\n }}"
+                 ct state established,related accept; meta l4proto icmpv6 accept; {rules}\n }}"
             ),
         );
     }
@@ -176,4 +189,10 @@ impl Drop for Running {
 /// A host's address.
 pub(crate) fn address(host: usize) -> String {
     format!("10.79.0.{}", host + 1)
+}
+
+/// The address of a host where there is IPv6 alone.
+#[allow(dead_code, reason = "not every test has such a network")]
+pub(crate) fn address_v6(host: usize) -> String {
+    format!("fd79::{}", host + 1)
 }

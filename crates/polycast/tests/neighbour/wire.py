@@ -8,7 +8,7 @@ import time
 import blake3
 
 # What the program under attack speaks; an older one for comparisons.
-VERSION = int(os.environ.get("NEIGHBOUR_WIRE_VERSION", "2"))
+VERSION = int(os.environ.get("NEIGHBOUR_WIRE_VERSION", "3"))
 # The version of the API between agents and manager.
 VERSION_OF_API = 1
 DISCOVERY = ("239.255.80.67", 18067)
@@ -16,6 +16,10 @@ HELLO, WELCOME, REFUSE, HASHES, ROOT, HAVE, INTL_SEQ, PROGRESS, PTCH_REQ, PTCH_D
 GROUP, FINISHED, INVITE, JOINING, ALIVE = range(16, 21)
 CANDIDATES, ENTER = 47, 48
 FRAME_LEN_MAX = 2 << 20
+
+
+# Bytes that stand before an IPv4 address: from version 3 on the number of its family.
+FAMILY = b"\x04" if VERSION > 2 else b""
 
 
 def text(words):
@@ -59,7 +63,7 @@ def welcome(name, length, fragment=8_916, group=1 << 18, stall_ns=10**10):
     """WELCOME of an object without a data channel."""
     mode = struct.pack(">H", 0o644) if VERSION > 1 else b""
     body = struct.pack(">B", VERSION) + bytes(24) + b"\0" + mode + text(name)
-    body += struct.pack(">QII", length, fragment, group) + bytes(7) + struct.pack(">Q", stall_ns)
+    body += struct.pack(">QII", length, fragment, group) + FAMILY + bytes(7) + struct.pack(">Q", stall_ns)
     return frame(WELCOME, body + (os.urandom(32) if VERSION > 1 else b""))
 
 
@@ -73,6 +77,9 @@ class Welcome:
         self.directory, self.name = bool(body[25]), body[at + 2:at + 2 + length]
         at += 2 + length
         self.object_len, self.fragment_len, self.group_len = struct.unpack_from(">QII", body, at)
+        if body[at + 16:at + 16 + len(FAMILY)] != FAMILY:
+            raise ValueError(f"the channel has family {body[at + 16]}")
+        at += len(FAMILY)
         group, port, self.outer_len, self.stall_ns = struct.unpack_from(">4sHBQ", body, at + 16)
         self.channel = socket.inet_ntoa(group), port
         self.salt = body[at + 31:at + 63] or bytes(32)
@@ -87,7 +94,7 @@ def read_welcome(body):
 
 def invite(address, port, handle, number):
     """INVITE to a pushed transfer."""
-    body = struct.pack(">B4sHQ", VERSION, socket.inet_aton(address), port, handle) + bytes(16)
+    body = struct.pack(">B", VERSION) + FAMILY + struct.pack(">4sHQ", socket.inet_aton(address), port, handle) + bytes(16)
     size = struct.pack(">QB", 1 << 20, 0) if VERSION > 1 else b""
     return frame(INVITE, body + struct.pack(">QB", number, 0) + size)
 
@@ -98,7 +105,7 @@ def announce(handle, address, port, places, name):
     size = struct.pack(">Q", 15) if VERSION > 1 else b""
     # The name of the source's machine, and no code.
     behind = text("x") + b"\0" if VERSION > 1 else b""
-    return head + socket.inet_aton(address) + struct.pack(">HI", port, places) + size + text(name) + behind
+    return head + FAMILY + socket.inet_aton(address) + struct.pack(">HI", port, places) + size + text(name) + behind
 
 
 def solicit(version=None):
@@ -111,10 +118,13 @@ def read_announcement(datagram):
     if datagram[:4] != b"PLYC" or len(datagram) < (34 if VERSION > 1 else 26) or datagram[4] != VERSION or datagram[5] != 1:
         return None
     handle, = struct.unpack_from(">Q", datagram, 6)
-    port, places = struct.unpack_from(">HI", datagram, 18)
-    at = 32 if VERSION > 1 else 24
+    if datagram[14:14 + len(FAMILY)] != FAMILY:
+        return None
+    at = 14 + len(FAMILY)
+    address, port, places = struct.unpack_from(">4sHI", datagram, at)
+    at += 18 if VERSION > 1 else 10
     length, = struct.unpack_from(">H", datagram, at)
-    return handle, socket.inet_ntoa(datagram[14:18]), port, places, datagram[at + 2:at + 2 + length]
+    return handle, socket.inet_ntoa(address), port, places, datagram[at + 2:at + 2 + length]
 
 
 def packet(handle, round_, sn, payload, flags=0, kind=1, extension=b"", version=None):

@@ -9,7 +9,7 @@ import sys
 import time
 
 EVERYTHING = 3
-VERSION = 2
+VERSION = 3
 SEALED = 16
 
 

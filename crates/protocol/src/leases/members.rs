@@ -69,7 +69,7 @@ pub struct Member {
     /// Number of its run.
     pub incarnation: u64,
     /// Address at which other agents reach it.
-    pub address: ([u8; 4], u16),
+    pub address: (IpAddr, u16),
     /// Time of the last message from it.
     pub heard_at: Time,
     /// State of its session.
@@ -85,7 +85,7 @@ impl Member {
     fn home(&self) -> IpAddr {
         match self.presence {
             Presence::Here { from, .. } | Presence::Away { from: Some(from), .. } => from,
-            Presence::Away { from: None, .. } => self.address.0.into(),
+            Presence::Away { from: None, .. } => self.address.0,
         }
     }
 
@@ -258,7 +258,7 @@ impl Members {
         &mut self,
         now: Time,
         agent: &AgentKey,
-        address: ([u8; 4], u16),
+        address: (IpAddr, u16),
         from: IpAddr,
     ) -> Result<Arrival, JoinRefusal> {
         let name = &agent.name;
@@ -303,7 +303,7 @@ impl Members {
         now: Time,
         name: &str,
         member: &Member,
-        address: ([u8; 4], u16),
+        address: (IpAddr, u16),
         from: IpAddr,
     ) -> Result<(), JoinRefusal> {
         let is_alive = member.is_here() && now.since(member.heard_at) < self.sessions.alive;
@@ -468,7 +468,7 @@ impl Members {
         self.names.get(&host).map(String::as_str)
     }
 
-    pub(super) fn address_of(&self, host: HostId) -> Option<(String, ([u8; 4], u16))> {
+    pub(super) fn address_of(&self, host: HostId) -> Option<(String, (IpAddr, u16))> {
         let name = self.names.get(&host)?;
         Some((name.clone(), self.by_name.get(name)?.address))
     }
@@ -569,7 +569,7 @@ mod tests {
     }
 
     fn join(members: &mut Members, now: Time, name: &str) -> HostId {
-        let came = members.join(now, &agent(name, 1), ([10, 0, 0, 1], 7), HOME);
+        let came = members.join(now, &agent(name, 1), ([10, 0, 0, 1].into(), 7), HOME);
         assert!(matches!(came, Ok(Arrival { before: None, .. })));
         members.get(name).unwrap().host
     }
@@ -626,28 +626,28 @@ mod tests {
     fn another_host_does_not_take_a_name_and_another_run_does() {
         let mut members = members(2);
         let host = join(&mut members, at(0), "a");
-        let come = |members: &mut Members, incarnation, ip: [u8; 4]| {
+        let come = |members: &mut Members, incarnation, ip: IpAddr| {
             members.join(at(1), &agent("a", incarnation), (ip, 8), HOME)
         };
-        let moved = come(&mut members, 1, [10, 0, 0, 2]);
+        let moved = come(&mut members, 1, [10, 0, 0, 2].into());
         assert!(
             matches!(moved, Ok(Arrival { before: None, session: 2, is_again: false })),
             "the same run has moved"
         );
-        let taken = come(&mut members, 2, [10, 0, 0, 3]).err();
+        let taken = come(&mut members, 2, [10, 0, 0, 3].into()).err();
         assert_eq!(taken, Some(JoinRefusal::NameTaken { name: "a".into(), address: HOME }));
-        let again = come(&mut members, 2, [10, 0, 0, 2]);
+        let again = come(&mut members, 2, [10, 0, 0, 2].into());
         assert!(matches!(again, Ok(Arrival { before: Some(1), session: 3, .. })));
         let member = members.get("a").unwrap();
-        assert_eq!((member.host, member.incarnation, member.address), (host, 2, ([10, 0, 0, 2], 8)));
+        assert_eq!((member.host, member.incarnation, member.address), (host, 2, ([10, 0, 0, 2].into(), 8)));
         assert_eq!(members.entry("a").map(|(name, member)| member.key(name)), Some(agent("a", 2)));
-        assert_eq!(members.address_of(host), Some(("a".into(), ([10, 0, 0, 2], 8))));
+        assert_eq!(members.address_of(host), Some(("a".into(), ([10, 0, 0, 2].into(), 8))));
         assert_eq!(
             (members.name_of(host), members.name_of(HostId(9)), members.address_of(HostId(9))),
             (Some("a"), None, None)
         );
         join(&mut members, at(1), "b");
-        let full = members.join(at(1), &agent("c", 1), ([1; 4], 1), HOME).err();
+        let full = members.join(at(1), &agent("c", 1), ([1; 4].into(), 1), HOME).err();
         assert_eq!(full, Some(JoinRefusal::Full(2)));
         assert_eq!(members.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["a", "b"]);
     }
@@ -695,7 +695,7 @@ mod tests {
         let member = |host| Member {
             host: HostId(host),
             incarnation: 3,
-            address: ([1; 4], 1),
+            address: ([1; 4].into(), 1),
             heard_at: at(5),
             presence,
         };
@@ -739,7 +739,9 @@ mod tests {
         let mut members = Members::new(9, SILENCE, sessions);
         let elsewhere = IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 9));
         let come = |members: &mut Members, now, name: &str, run, from| {
-            members.join(now, &agent(name, run), ([10, 0, 0, 1], 7), from).map(|arrival| arrival.session)
+            members
+                .join(now, &agent(name, run), ([10, 0, 0, 1].into(), 7), from)
+                .map(|arrival| arrival.session)
         };
         let taken = |address| Err(JoinRefusal::NameTaken { name: "a".into(), address });
         assert_eq!(come(&mut members, at(0), "a", 1, HOME), Ok(1));

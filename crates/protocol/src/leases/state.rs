@@ -15,6 +15,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
+use core::net::IpAddr;
 use polycast_planning::estimate::Learned;
 use polycast_planning::{DeviceCommand, Group, HostId, PartName, Pending, Plan, PlanId, RequestId, Running};
 use polycast_types::{Duration, ObjectId, Time};
@@ -86,7 +87,8 @@ pub enum Record {
         /// Its number in plans.
         host: HostId,
         /// Address at which other agents reach it.
-        address: ([u8; 4], u16),
+        #[serde(with = "polycast_planning::kept_address::with_port")]
+        address: (IpAddr, u16),
     },
     /// A path that is lent.
     Lease {

@@ -180,8 +180,8 @@ pub enum Input {
 pub struct Join {
     /// The agent.
     pub agent: AgentKey,
-    /// Address at which other agents reach it: IPv4 address and TCP port.
-    pub address: ([u8; 4], u16),
+    /// Address at which other agents reach it: IP address and TCP port.
+    pub address: (IpAddr, u16),
     /// The address that its connection comes from, whatever it says of itself.
     pub from: IpAddr,
     /// Leases that it uses already.
@@ -253,7 +253,8 @@ pub struct Grant {
     /// Bytes that may be sent over it (`accepted_size`).
     pub accepted_bytes: u64,
     /// The receivers by name, and where to reach their agents; with a chain in its order.
-    pub receivers: Vec<(String, ([u8; 4], u16))>,
+    #[serde(with = "polycast_planning::kept_address::named")]
+    pub receivers: Vec<(String, (IpAddr, u16))>,
     /// The receivers that the path has beside these and whose agents are not here: a manager before has let
     /// them in, and they have not come back, or they have gone since.
     #[serde(default)]

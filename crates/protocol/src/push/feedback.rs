@@ -66,6 +66,7 @@ pub enum FeedbackInput<'a> {
 }
 
 /// Actions for the driver.
+#[expect(clippy::large_enum_variant, reason = "each is moved once, and a box would be made for each frame")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FeedbackOutput {
     /// Send this to the source.

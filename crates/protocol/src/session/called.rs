@@ -3,6 +3,7 @@
 use super::Offer;
 use alloc::string::String;
 use core::fmt;
+use core::net::IpAddr;
 use polycast_types::{ObjectId, Printable};
 use polycast_wire::control::Hash;
 
@@ -27,7 +28,7 @@ pub struct Permitted {
     /// The object's file or directory name.
     pub name: String,
     /// Multicast group and port of its path; zeros where that has none.
-    pub channel: ([u8; 4], u16),
+    pub channel: (IpAddr, u16),
 }
 
 /// Difference between what comes and what was called for.
@@ -106,7 +107,7 @@ impl Called {
     /// Returns true if this end may listen to that group: one of a path leased to another transfer is not for
     /// this one.
     #[must_use]
-    pub fn has_channel(&self, channel: ([u8; 4], u16)) -> bool {
+    pub fn has_channel(&self, channel: (IpAddr, u16)) -> bool {
         self.permitted.as_ref().is_none_or(|permitted| permitted.channel == channel)
     }
 }
@@ -120,7 +121,8 @@ mod tests {
     use polycast_wire::control::Form;
 
     fn called() -> Called {
-        let permitted = Permitted { source: "a".into(), name: "model".into(), channel: ([239, 1, 2, 3], 5) };
+        let permitted =
+            Permitted { source: "a".into(), name: "model".into(), channel: ([239, 1, 2, 3].into(), 5) };
         let object = ObjectId { app: AppId([1; 16]), data: DataId(7) };
         Called { object, object_len: 5, root: Some([4; 32]), permitted: Some(permitted) }
     }
@@ -134,7 +136,7 @@ mod tests {
             modified: None,
             geometry: Geometry { object_len: 5, fragment_len: 1_000, group_len: 1 << 18 },
             data_len: 5,
-            channel: ([239, 1, 2, 3], 5),
+            channel: ([239, 1, 2, 3].into(), 5),
             outer_len: 0,
             stall: Duration::from_secs(1),
             salt: [0; 32],
@@ -161,7 +163,7 @@ mod tests {
         let other = called.check_root(&[5; 32]).unwrap_err().to_string();
         assert!(other.contains("it called for the object with the root hash 0404"), "{other}");
 
-        assert!(called.has_channel(offer().channel) && open.has_channel(([239, 9, 9, 9], 9)));
-        assert!(!called.has_channel(([239, 1, 2, 4], 5)), "it is another transfer's");
+        assert!(called.has_channel(offer().channel) && open.has_channel(([239, 9, 9, 9].into(), 9)));
+        assert!(!called.has_channel(([239, 1, 2, 4].into(), 5)), "it is another transfer's");
     }
 }

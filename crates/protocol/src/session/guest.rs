@@ -5,6 +5,7 @@ use crate::push::Geometry;
 use alloc::collections::VecDeque;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use polycast_types::{Duration, Handle, ModificationTime, ObjectId, Time};
 use polycast_wire::WireError;
 use polycast_wire::control::{Control, Form, Hello, Overlay, Salt, Welcome};
@@ -59,7 +60,7 @@ pub struct Offer {
     /// Bytes of it that are no hole: all of it, where its source knows of no holes.
     pub data_len: u64,
     /// Address and port of the data channel; port 0 where there is none.
-    pub channel: ([u8; 4], u16),
+    pub channel: (IpAddr, u16),
     /// Bytes of the network's own header before every datagram.
     pub outer_len: u8,
     /// A source without any sign of life for so long is given up.
@@ -154,7 +155,7 @@ pub enum Output {
     /// Take packets from this data channel from now on.
     Channel {
         /// Address and port.
-        channel: ([u8; 4], u16),
+        channel: (IpAddr, u16),
         /// Bytes of the network's own header before every datagram.
         outer_len: u8,
     },
@@ -163,8 +164,8 @@ pub enum Output {
     Candidates {
         /// Entry number to show the source.
         entry: Option<u64>,
-        /// IPv4 address, TCP port and name of each.
-        ends: Vec<([u8; 4], u16, Option<String>)>,
+        /// Address, TCP port and name of each.
+        ends: Vec<(IpAddr, u16, Option<String>)>,
     },
     /// Speak for these receivers of the rack.
     Speak {
@@ -177,8 +178,8 @@ pub enum Output {
     Follow {
         /// Its own number.
         member: u32,
-        /// IPv4 address of the other.
-        address: [u8; 4],
+        /// Address of the other.
+        address: IpAddr,
         /// Its TCP port.
         port: u16,
         /// Its name, if the source has said one.

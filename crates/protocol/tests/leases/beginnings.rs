@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(4);
 
 /// A manager of racks of one host each, in this order.
 fn of_racks(names: &[&str], records: &[Record]) -> Leases {
-    let pool = AddressPool::new([239, 255, 64, 0], 4, 7410).unwrap();
+    let pool = AddressPool::new([239, 255, 64, 0].into(), 4, 7410).unwrap();
     let numbers = host_numbers(names.iter().copied(), records);
     let places: Vec<_> = names.iter().map(|name| numbers[*name]).zip(0..).collect();
     let ocs = Ocs::new(circuits(names.len() as u32), places, pool).unwrap();
@@ -140,7 +140,7 @@ fn a_path_whose_record_is_lost_is_not_lent_again() {
         assert!(matches!(outputs[..], [Output::Waiting { .. }]), "{outputs:?}");
         if comes_back {
             let leases = vec![held_lease(1, &grant, grant.plan_id)];
-            let address = ([10, 0, 0, 0], 7401);
+            let address = ([10, 0, 0, 0].into(), 7401);
             apply(&mut next, Time(4), Input::Join(Join { agent: agent(0, 1), address, from: HOME, leases }));
             let beat = Input::Heartbeat { agent: agent(0, 1), leases: vec![grant.plan_id] };
             let outputs = apply(&mut next, Time(5), beat);
@@ -248,13 +248,13 @@ fn one_join_does_not_take_all_addresses() {
     let claim = |number: u64| {
         let mut lease = held_lease(number, &grant, PlanId(5_000 + number));
         if let polycast_planning::Channel::Multicast { group, .. } = &mut lease.channel {
-            group.0[3] = number as u8;
+            group.0 = [239, 255, 64, number as u8].into();
         }
         lease
     };
     let claims: Vec<HeldLease> = (0..8).map(claim).collect();
     let stranger = |leases: Vec<HeldLease>| {
-        Input::Join(Join { agent: agent(5, 1), address: ([10, 0, 0, 5], 7401), from: HOME, leases })
+        Input::Join(Join { agent: agent(5, 1), address: ([10, 0, 0, 5].into(), 7401), from: HOME, leases })
     };
     // Just begun and without records it has to believe some of it.
     let mut young = begin();
@@ -321,7 +321,7 @@ fn an_agent_that_was_away_goes_on_with_its_path_if_no_other_has_it() {
     );
     let claim = |agent: AgentKey, number: u8| {
         let leases = vec![held_lease(1, &grant, grant.plan_id)];
-        Input::Join(Join { agent, address: ([10, 0, 0, number], 7401), from: HOME, leases })
+        Input::Join(Join { agent, address: ([10, 0, 0, number].into(), 7401), from: HOME, leases })
     };
     apply(&mut manager, late, claim(agent(2, 1), 2));
     assert_eq!(manager.leases().count(), 0, "it was another one's");
@@ -408,7 +408,8 @@ fn who_comes_back_with_trees_hears_where_they_go_now() {
     apply(&mut next, Time(2), Input::Failed { failures });
     (1..3).for_each(|number| drop(apply(&mut next, Time(2), join(number, 1))));
     let held = HeldLease { kept: None, ..held_lease(1, &grant, grant.plan_id) };
-    let back = Join { agent: agent(0, 1), address: ([10, 0, 0, 0], 7401), from: HOME, leases: vec![held] };
+    let back =
+        Join { agent: agent(0, 1), address: ([10, 0, 0, 0].into(), 7401), from: HOME, leases: vec![held] };
     let outputs = apply(&mut next, Time(3), Input::Join(back));
     let told = outputs.iter().find_map(|output| match output {
         Output::Replanned { plan_id, before, plan, .. } if *plan_id == grant.plan_id => Some((before, plan)),
@@ -446,7 +447,7 @@ fn agents_that_come_again_write_nothing() {
     assert_eq!(third.restore(Time(5), records(&store)), []);
     let moved = Join {
         agent: agent(1, 1),
-        address: ([10, 0, 0, 99], 7401),
+        address: ([10, 0, 0, 99].into(), 7401),
         from: [10, 0, 0, 1].into(),
         leases: Vec::new(),
     };

@@ -32,7 +32,7 @@ fn manager_of(choose: impl FnOnce(Fabrics) -> Fabrics, scheduler: Box<dyn Schedu
 
 /// The same before an agent has joined.
 fn empty_manager_of(choose: impl FnOnce(Fabrics) -> Fabrics, scheduler: Box<dyn Scheduler>) -> Leases {
-    let pool = |third| AddressPool::new([239, 255, third, 0], 4, 7410).unwrap();
+    let pool = |third| AddressPool::new([239, 255, third, 0].into(), 4, 7410).unwrap();
     let places = known_hosts(NAMES).map(|(_, host)| host).zip(0..);
     let circuits = polycast_planning::ocs::OcsConfig { rate: Rate(10_000_000_000), ..circuits(6) };
     let ocs = Ocs::new(circuits, places, pool(64)).unwrap();

@@ -62,7 +62,7 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
 }
 
 fn address_failure(number: u8) -> Failure {
-    Failure::Resource(Resource::MulticastAddress { address: [239, 255, 64, number], port: 7410 })
+    Failure::Resource(Resource::MulticastAddress { address: [239, 255, 64, number].into(), port: 7410 })
 }
 
 /// A path as the outside knows it.
@@ -144,13 +144,8 @@ impl World {
                 let (key, grant) = self.lent.iter().rev().nth(*index)?;
                 let plan = PlanId(grant.plan_id.0 + plan * 500);
                 let lease = held_lease(key.request + other, grant, plan);
-                let address = ([10, 0, 0, *number], 7401);
-                Input::Join(Join {
-                    agent: self.key(*number),
-                    address,
-                    from: address.0.into(),
-                    leases: vec![lease],
-                })
+                let address = ([10, 0, 0, *number].into(), 7401);
+                Input::Join(Join { agent: self.key(*number), address, from: address.0, leases: vec![lease] })
             }
             Step::Fail(number) => {
                 self.failed.insert(*number);

@@ -23,7 +23,7 @@ const NAMES: [&str; 5] = ["host-0", "host-1", "host-2", "host-3", "host-4"];
 
 /// Four racks of one host and one fibre, then addresses, then a chain.
 fn manager(on_device_failure: OnDeviceFailure) -> Leases {
-    let pool = |third| AddressPool::new([239, 255, third, 0], 2, 7410).unwrap();
+    let pool = |third| AddressPool::new([239, 255, third, 0].into(), 2, 7410).unwrap();
     let places: Vec<_> = known_hosts(NAMES).map(|(_, host)| host).zip(0..4).collect();
     let ocs = Ocs::new(circuits(4), places, pool(64)).unwrap();
     let config = LeasesConfig {
@@ -85,7 +85,7 @@ fn resource() -> impl Strategy<Value = Resource> {
         small().prop_map(|port| Resource::CircuitPort { port }),
         (0u32..2).prop_map(|splitter| Resource::Splitter { splitter }),
         (64u8..66, 0u8..2).prop_map(|(third, last)| {
-            Resource::MulticastAddress { address: [239, 255, third, last], port: 7410 }
+            Resource::MulticastAddress { address: [239, 255, third, last].into(), port: 7410 }
         }),
     ]
 }
@@ -100,7 +100,7 @@ fn command() -> impl Strategy<Value = DeviceCommand> {
     prop_oneof![
         4 => (small(), small()).prop_map(|(from, to)| DeviceCommand::CrossConnect { from, to }),
         1 => (small(), 0u8..2, port).prop_map(|(rack, last, from)| {
-            DeviceCommand::RackRule { rack, group: [239, 255, 64, last], from, to: vec![from] }
+            DeviceCommand::RackRule { rack, group: [239, 255, 64, last].into(), from, to: vec![from] }
         }),
     ]
 }
@@ -111,7 +111,7 @@ fn channel() -> impl Strategy<Value = Channel> {
     prop_oneof![
         6 => (64u8..66, 0u8..2, rate, any::<u64>()).prop_map(|(third, last, rate, interval)| {
             let attempt_interval = Duration(interval);
-            Channel::Multicast { group: ([239, 255, third, last], 7410), rate, attempt_interval }
+            Channel::Multicast { group: ([239, 255, third, last].into(), 7410), rate, attempt_interval }
         }),
         3 => vec(small().prop_map(HostId), 0..4).prop_map(|order| Channel::Chain { order }),
         1 => small().prop_map(move |tree_count| Channel::SourceRoutes { tree_count, pulling, trees: vec![] }),
@@ -168,7 +168,7 @@ fn failures() -> impl Strategy<Value = Vec<Failure>> {
 }
 
 fn input() -> impl Strategy<Value = Input> {
-    let address = (0u8..2, 0u16..2).prop_map(|(last, port)| ([10, 0, 0, last], port));
+    let address = (0u8..2, 0u16..2).prop_map(|(last, port)| ([10, 0, 0, last].into(), port));
     let receivers = prop_oneof![1 => Just(Receivers::All), 3 => names().prop_map(Receivers::Named)];
     let request = (key(), request_number(), number(), number(), receivers, any::<bool>(), span()).prop_map(
         |(agent, request, object_bytes, remaining_bytes, receivers, divisible, lease)| {

@@ -59,7 +59,7 @@ fn with_scheduler(addresses: u32, chain: bool, scheduler: Box<dyn Scheduler>) ->
 }
 
 fn with_config(config: LeasesConfig, addresses: u32, chain: bool, scheduler: Box<dyn Scheduler>) -> Leases {
-    let pool = AddressPool::new([239, 255, 64, 0], addresses, 7410).unwrap();
+    let pool = AddressPool::new([239, 255, 64, 0].into(), addresses, 7410).unwrap();
     let mut fabrics: Vec<Box<dyn Fabric>> = vec![Box::new(IpMulticast::new(pool))];
     if chain {
         fabrics.push(Box::new(TcpChain));
@@ -74,7 +74,7 @@ fn agent(number: u8, incarnation: u64) -> AgentKey {
 fn join(number: u8, incarnation: u64) -> Input {
     Input::Join(Join {
         agent: agent(number, incarnation),
-        address: ([10, 0, 0, number], 7401),
+        address: ([10, 0, 0, number].into(), 7401),
         from: [10, 0, 0, number].into(),
         leases: Vec::new(),
     })
@@ -137,7 +137,7 @@ fn circuits_are_lent_to_hosts_by_their_places() {
     let names = ["host-2", "host-0", "host-1", "host-4"];
     // One server a rack: host-2 in rack 0, host-0 in rack 1, and so on.
     let places: Vec<_> = known_hosts(names).map(|(_, host)| host).zip(0..).collect();
-    let pool = AddressPool::new([239, 255, 64, 0], 4, 7410).unwrap();
+    let pool = AddressPool::new([239, 255, 64, 0].into(), 4, 7410).unwrap();
     let ocs = Ocs::new(circuits(4), places.clone(), pool).unwrap();
     let mut manager =
         Leases::new(config(), Fabrics::new(vec![Box::new(ocs)]), Box::new(GreedyMatching::new(places)));
@@ -170,8 +170,10 @@ fn a_path_is_lent_and_given_back() {
     let grant = ask(&mut manager, Time(1), request(agent(0, 1), 7, &["host-1", "host-2"])).unwrap();
     assert_eq!(grant.accepted_bytes, 1_000);
     assert_eq!(grant.plan.fabric, "ip-multicast");
-    let receivers =
-        [("host-1".to_string(), ([10, 0, 0, 1], 7401)), ("host-2".to_string(), ([10, 0, 0, 2], 7401))];
+    let receivers = [
+        ("host-1".to_string(), ([10, 0, 0, 1].into(), 7401)),
+        ("host-2".to_string(), ([10, 0, 0, 2].into(), 7401)),
+    ];
     assert_eq!(grant.receivers, receivers);
     // The only address is taken: the next one waits, and gets it when it is released.
     let waits = apply(&mut manager, Time(2), Input::Request(request(agent(1, 1), 3, &["host-0"])));
@@ -342,7 +344,7 @@ fn a_name_belongs_to_one_host_at_a_time() {
     let mut manager = manager(1, false);
     apply(&mut manager, Time(0), join(0, 1));
     let elsewhere =
-        Join { agent: agent(0, 2), address: ([10, 0, 0, 99], 7401), from: HOME, leases: Vec::new() };
+        Join { agent: agent(0, 2), address: ([10, 0, 0, 99].into(), 7401), from: HOME, leases: Vec::new() };
     let outputs = apply(&mut manager, Time(1), Input::Join(elsewhere.clone()));
     let [Output::Join { result: Err(refusal), .. }] = &outputs[..] else { panic!("{outputs:?}") };
     assert_eq!(
@@ -360,7 +362,7 @@ fn names_and_numbers_of_agents_have_bounds() {
     let mut manager = manager(1, false);
     for name in ["", "all", "a b", "a,b", "a\n", &"x".repeat(256)] {
         let agent = AgentKey { name: name.to_string(), incarnation: 1 };
-        let join = Join { agent, address: ([10, 0, 0, 1], 1), from: HOME, leases: Vec::new() };
+        let join = Join { agent, address: ([10, 0, 0, 1].into(), 1), from: HOME, leases: Vec::new() };
         let outputs = apply(&mut manager, Time(0), Input::Join(join));
         assert!(matches!(outputs[..], [Output::Join { result: Err(JoinRefusal::BadName(_)), .. }]), "{name}");
     }
@@ -422,7 +424,7 @@ fn a_new_manager_takes_running_leases_over() {
     let mut after = manager(4, false);
     apply(&mut after, Time(0), join(1, 1));
     let mut again =
-        Join { agent: agent(0, 1), address: ([10, 0, 0, 0], 7401), from: HOME, leases: vec![held] };
+        Join { agent: agent(0, 1), address: ([10, 0, 0, 0].into(), 7401), from: HOME, leases: vec![held] };
     apply(&mut after, Time(0), Input::Join(again.clone()));
     assert_eq!(after.leases().next().unwrap().grant.plan_id, grant.plan_id);
     for number in 2..5 {
@@ -765,7 +767,7 @@ fn who_has_a_path_does_not_wait_for_another_one() {
     ask(&mut after, Time(1), request(agent(2, 1), 1, &["host-1"])).unwrap();
     apply(&mut after, Time(1), Input::Request(request(agent(0, 1), 1, &["host-1"])));
     assert_eq!(after.pending().len(), 1);
-    let address = ([10, 0, 0, 0], 7401);
+    let address = ([10, 0, 0, 0].into(), 7401);
     let again = |held| Input::Join(Join { agent: agent(0, 1), address, from: HOME, leases: vec![held] });
     apply(&mut after, Time(2), again(held.clone()));
     assert_eq!(after.pending().len(), 1, "its address is lent to another one by now");
@@ -800,7 +802,12 @@ fn a_join_renews_what_is_its_own_and_nothing_else() {
     let ends = |manager: &Leases| manager.leases().map(|lease| lease.expires_at).collect::<Vec<_>>();
     let again = |number: u8| {
         let leases = vec![held_lease(1, &grant, grant.plan_id)];
-        Input::Join(Join { agent: agent(number, 1), address: ([10, 0, 0, number], 7401), from: HOME, leases })
+        Input::Join(Join {
+            agent: agent(number, 1),
+            address: ([10, 0, 0, number].into(), 7401),
+            from: HOME,
+            leases,
+        })
     };
     let later = Time(1_000_000_000);
     apply(&mut manager, later, again(1));
@@ -827,7 +834,7 @@ fn who_was_away_goes_on_with_all_its_paths() {
     apply(
         &mut manager,
         later,
-        Input::Join(Join { agent: agent(0, 1), address: ([10, 0, 0, 0], 7401), from: HOME, leases }),
+        Input::Join(Join { agent: agent(0, 1), address: ([10, 0, 0, 0].into(), 7401), from: HOME, leases }),
     );
     let there: Vec<PlanId> = manager.leases().map(|lease| lease.grant.plan_id).collect();
     assert_eq!(there, grants.map(|grant| grant.plan_id));
@@ -842,7 +849,7 @@ fn no_more_leases_are_taken_over_than_there_may_be() {
     assert_eq!(second.plan.fabric, "tcp-chain");
     apply(&mut manager, Time(1), Input::Release { request: agent(0, 1).request(1), plan: first.plan_id });
     let leases = (3..6).map(|number| held_lease(number, &second, PlanId(5_000 + number))).collect();
-    let again = Join { agent: agent(0, 1), address: ([10, 0, 0, 0], 7401), from: HOME, leases };
+    let again = Join { agent: agent(0, 1), address: ([10, 0, 0, 0].into(), 7401), from: HOME, leases };
     apply(&mut manager, Time(2), Input::Join(again));
     let there: Vec<_> = manager.leases().map(|lease| lease.grant.plan_id).collect();
     assert_eq!(there, [second.plan_id, PlanId(5_003)]);

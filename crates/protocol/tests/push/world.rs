@@ -220,7 +220,10 @@ impl World {
             self.tell(speaker, &Control::Gather { own: speaker, members: others.to_vec() });
             for member in others {
                 let port = speaker as u16 + 1;
-                self.tell(*member, &Control::Speaker { member: *member, address: [0; 4], port, name: None });
+                self.tell(
+                    *member,
+                    &Control::Speaker { member: *member, address: [0; 4].into(), port, name: None },
+                );
             }
         }
     }
@@ -277,7 +280,7 @@ impl World {
             object_len: self.geometry.object_len,
             fragment_len: self.geometry.fragment_len,
             group_len: self.geometry.group_len,
-            channel: ([239, 0, 0, 1], 1),
+            channel: ([239, 0, 0, 1].into(), 1),
             outer_len: 0,
             stall_ns: u64::MAX,
             salt: [0; 32],

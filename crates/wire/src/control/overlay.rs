@@ -16,6 +16,7 @@ use super::{Hash, put_end, put_ranges, take_ranges, version};
 use crate::cursor::{NAME_LEN_MAX, Put, Reader};
 use crate::{VERSION, WireError};
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use core::ops::Range;
 use polycast_types::Handle;
 
@@ -33,8 +34,8 @@ pub(super) const KINDS: core::ops::RangeInclusive<u8> = 47..=52;
 /// Address at which another receiver serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End<'a> {
-    /// IPv4 address.
-    pub address: [u8; 4],
+    /// Its address.
+    pub address: IpAddr,
     /// TCP port.
     pub port: u16,
     /// Name of the receiver there, where ends show certificates.
@@ -120,7 +121,7 @@ pub enum Overlay<'a> {
     /// Receiver: this candidate was of no use.
     Fault {
         /// Address of the candidate.
-        address: [u8; 4],
+        address: IpAddr,
         /// Its port.
         port: u16,
         /// Reason.
@@ -136,7 +137,7 @@ impl<'a> Overlay<'a> {
                 out.u8(47);
                 out.u64(*entry);
                 for end in ends {
-                    put_end(&end.address, end.port, None, out);
+                    put_end(end.address, end.port, None, out);
                     out.u8(u8::from(end.name.is_some()));
                     if let Some(name) = end.name {
                         out.text(name, NAME_LEN_MAX);
@@ -165,7 +166,7 @@ impl<'a> Overlay<'a> {
             }
             Overlay::Fault { address, port, why } => {
                 out.u8(52);
-                out.extend_from_slice(address);
+                out.ip(*address);
                 out.u16(*port);
                 let number = Fault::ALL.iter().position(|other| other == why);
                 out.u8(number.expect("all are listed") as u8);
@@ -191,7 +192,7 @@ impl<'a> Overlay<'a> {
             }
             51 => Overlay::Lacks(take_ranges(r, OVERLAY_RANGES_MAX)?),
             52 => {
-                let (address, port, why) = (r.array()?, r.u16()?, r.u8()?);
+                let (address, port, why) = (r.ip()?, r.u16()?, r.u8()?);
                 let why = Fault::ALL.get(usize::from(why)).copied().ok_or(WireError::Malformed)?;
                 Overlay::Fault { address, port, why }
             }
@@ -204,7 +205,7 @@ impl<'a> Overlay<'a> {
 fn take_ends<'a>(r: &mut Reader<'a>) -> Result<Vec<End<'a>>, WireError> {
     let mut ends: Vec<End<'a>> = Vec::new();
     while !r.0.is_empty() {
-        let (address, port) = (r.array()?, r.u16()?);
+        let (address, port) = (r.ip()?, r.u16()?);
         let name = match r.u8()? {
             0 => None,
             1 => Some(r.text(NAME_LEN_MAX)?),

@@ -21,6 +21,11 @@ fn assert_round_trip(control: &Control<'_>) {
     assert_eq!(Control::parse(&bytes[1..]).as_ref(), Ok(control));
 }
 
+/// Addresses of both families.
+fn address() -> impl Strategy<Value = IpAddr> {
+    any::<IpAddr>().prop_map(|address| address.to_canonical())
+}
+
 proptest! {
     #[test]
     fn pull_frames_come_back_equal(
@@ -43,7 +48,7 @@ proptest! {
 
     #[test]
     fn frames_come_back_equal(
-        a: u64, b: u64, c: u64, d: u64, port: u16, address: [u8; 4], app: [u8; 16], flag: bool,
+        a: u64, b: u64, c: u64, d: u64, port: u16, address in address(), app: [u8; 16], flag: bool,
         text in ".{0,60}", ranges in ranges(), payload in proptest::collection::vec(any::<u8>(), 0..300),
         hashes in proptest::collection::vec(any::<[u8; 32]>(), 1..5),
     ) {
@@ -142,11 +147,11 @@ fn lengths_out_of_range_are_refused_before_any_allocation() {
 proptest! {
     #[test]
     fn frames_of_the_overlay_come_back_equal(
-        a: u64, port: u16, address: [u8; 4], ticket: [u8; 32], flag: bool, why in 0u8..6,
+        a: u64, port: u16, address in address(), ticket: [u8; 32], flag: bool, why in 0u8..6,
         text in ".{0,60}", ranges in ranges(), groups in proptest::collection::vec(any::<u64>(), 1..=WANT_MAX), ends in 0u8..5,
     ) {
         let name = flag.then_some(&*text);
-        let ends = (0..ends).map(|at| End { address: [10, 0, 0, at], port, name }).collect();
+        let ends = (0..ends).map(|at| End { address: IpAddr::from([10, 0, 0, at]), port, name }).collect();
         assert_round_trip(&Control::Overlay(Overlay::Candidates { entry: a, ends }));
         let have = ranges.clone();
         assert_round_trip(&Control::Overlay(Overlay::Enter { handle: Handle(a), ticket, entry: a, have }));
@@ -162,7 +167,7 @@ proptest! {
 
 #[test]
 fn a_candidate_is_named_once_and_groups_are_asked_for_in_small_numbers() {
-    let end = End { address: [10, 0, 0, 1], port: 5, name: None };
+    let end = End { address: IpAddr::from([10, 0, 0, 1]), port: 5, name: None };
     let parsed = |control: Control<'_>| {
         let mut bytes = Vec::new();
         control.emit(&mut bytes);

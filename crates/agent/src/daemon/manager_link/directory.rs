@@ -459,7 +459,7 @@ mod tests {
     }
 
     fn link() -> ManagerLink {
-        let place = Place { interface: Ipv4Addr::LOCALHOST, control: (Ipv4Addr::LOCALHOST, 1).into() };
+        let place = Place { interface: Ipv4Addr::LOCALHOST.into(), control: (Ipv4Addr::LOCALHOST, 1).into() };
         let me = Identity { name: "a".into(), place: tokio::sync::watch::Sender::new(place) };
         ManagerLink::new("127.0.0.1:1", me, (None, "manager")).unwrap()
     }

@@ -12,7 +12,7 @@ use polycast_types::{Duration as Span, ObjectId, PullTuning, Rate};
 use polycast_wire::control::Hash;
 use polycast_wire::label;
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -293,16 +293,15 @@ pub(super) fn path(channel: Option<api::Channel>) -> Result<Path, Refusal> {
     match channel.and_then(|channel| channel.channel) {
         Some(api::channel::Channel::Chain(_)) => Ok(Path::Chain),
         Some(api::channel::Channel::Multicast(multicast)) => {
-            let address: Ipv4Addr =
-                multicast.address.parse().map_err(|_| wrong(multicast.address.clone()))?;
+            let address: IpAddr = multicast.address.parse().map_err(|_| wrong(multicast.address.clone()))?;
             let port =
                 u16::try_from(multicast.port).map_err(|_| wrong(format!("port {}", multicast.port)))?;
-            let group = SocketAddrV4::new(address, port);
+            let group = SocketAddr::new(address, port);
             let attempts = Some(multicast.attempt_interval_ns).filter(|nanos| *nanos > 0).map(Span);
             Ok(Path::Multicast { group, rate: multicast.rate_bps.map(Rate), attempts, outer: Vec::new() })
         }
         Some(api::channel::Channel::Labelled(labelled)) => {
-            let address: Ipv4Addr = labelled.address.parse().map_err(|_| wrong(labelled.address.clone()))?;
+            let address: IpAddr = labelled.address.parse().map_err(|_| wrong(labelled.address.clone()))?;
             let port = u16::try_from(labelled.port).map_err(|_| wrong(format!("port {}", labelled.port)))?;
             let kind = u8::try_from(labelled.kind).ok().and_then(label::LabelKind::from_number);
             let is_of_source = |kind: &label::LabelKind| *kind <= label::LabelKind::Pods;
@@ -318,7 +317,7 @@ pub(super) fn path(channel: Option<api::Channel>) -> Result<Path, Refusal> {
                 label::Header { kind, session: labelled.session, label }.emit(&mut header);
                 outer.push(header);
             }
-            let group = SocketAddrV4::new(address, port);
+            let group = SocketAddr::new(address, port);
             Ok(Path::Multicast { group, rate: labelled.rate_bps.map(Rate), attempts: None, outer })
         }
         Some(api::channel::Channel::SourceRoutes(routes)) => trees(routes).map(Path::Trees).map_err(wrong),

@@ -12,7 +12,7 @@ use polycast_net::seal::Secret;
 use polycast_protocol::leases::STREAMS_FROM;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::watch;
@@ -42,7 +42,7 @@ pub(crate) enum Whereabouts {
         /// The source's name.
         source: String,
         /// The address that packets come from, where that is known.
-        address: Option<Ipv4Addr>,
+        address: Option<IpAddr>,
         /// Secret from its source that messages are sealed with, if members share no key.
         secret: Option<Secret>,
         /// The number of its source's next message when we had joined; what has a lower one is old.

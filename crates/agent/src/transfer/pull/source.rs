@@ -19,6 +19,7 @@ use polycast_protocol::session::{
     Entry, Expected, Goodbye, GuestId, RosterInput as Input, Stage, Verdicts, Why,
 };
 use polycast_types::{Duration, Handle, PullTuning, Time};
+use polycast_wire::control::NOWHERE;
 use polycast_wire::control::{Control, DIGESTS_MAX, Hash, SealSecret, Welcome};
 use polycast_wire::pull::HEADER_LEN;
 use std::collections::{BTreeMap, BTreeSet};
@@ -390,7 +391,7 @@ impl Run {
             object_len: self.geometry.object_len,
             fragment_len: self.geometry.fragment_len,
             group_len: self.geometry.group_len,
-            channel: ([0; 4], 0),
+            channel: NOWHERE,
             outer_len: 0,
             stall_ns: self.spec.options.stall_timeout.0,
             salt: self.session.guest(guest).map_or([0; 32], |guest| guest.salt),

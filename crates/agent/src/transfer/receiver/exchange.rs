@@ -14,6 +14,7 @@ use polycast_types::{Duration, RangeSet, Time};
 use polycast_wire::control::{Control, ENTER_RANGES_MAX, Fault, Overlay};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -115,7 +116,7 @@ impl Exchange {
 
 impl Run {
     /// The source names candidates.
-    pub(super) fn take_candidates(&mut self, entry: Option<u64>, ends: Vec<([u8; 4], u16, Option<String>)>) {
+    pub(super) fn take_candidates(&mut self, entry: Option<u64>, ends: Vec<(IpAddr, u16, Option<String>)>) {
         let (now, groups) = (self.clock.now(), self.offer.geometry.groups());
         if self.exchange.is_none() {
             self.machine.handle(now, ReceiverInput::Chained);
@@ -132,11 +133,11 @@ impl Run {
             });
         }
         let Some(source) = self.link.source_end() else { return };
-        let own = (self.spec.interface.octets(), self.strangers.port());
+        let own = (self.spec.interface, self.strangers.port());
         let mut candidates = Vec::new();
         for (address, port, name) in ends {
             let candidate = Candidate { address, port, name, is_source: false };
-            match candidate.check(own, source.ip().octets()) {
+            match candidate.check(own, source.ip()) {
                 Ok(()) => candidates.push(candidate),
                 Err(why) => {
                     let end = SocketAddr::from((address, port));
@@ -144,8 +145,7 @@ impl Run {
                 }
             }
         }
-        let source =
-            Candidate { address: source.ip().octets(), port: source.port(), name: None, is_source: true };
+        let source = Candidate { address: source.ip(), port: source.port(), name: None, is_source: true };
         candidates.extend(entry.map(|_| source));
         let Some(exchange) = &mut self.exchange else { return };
         exchange.entry = entry.unwrap_or(0);

@@ -4,7 +4,7 @@
 use polycast_types::{Duration, Time};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 /// Senders that are told apart; a transfer has one.
 const ORIGINS_MAX: usize = 8;
@@ -14,7 +14,7 @@ const LOG_INTERVAL: Duration = Duration::from_millis(1_000);
 /// Senders, with how many packets came from each.
 #[derive(Debug, Default)]
 pub(super) struct Origins {
-    packets: BTreeMap<SocketAddrV4, u64>,
+    packets: BTreeMap<SocketAddr, u64>,
     /// Packets of more senders than are told apart.
     others: u64,
     /// Groups that came with wrong bytes since they were logged last, and when that was.
@@ -24,7 +24,7 @@ pub(super) struct Origins {
 
 impl Origins {
     /// Packets have come.
-    pub(super) fn came(&mut self, from: Option<SocketAddrV4>, packets: u64) {
+    pub(super) fn came(&mut self, from: Option<SocketAddr>, packets: u64) {
         let room = self.packets.len() < ORIGINS_MAX;
         match from {
             Some(from) if room || self.packets.contains_key(&from) => {
@@ -63,9 +63,9 @@ mod tests {
     fn senders_are_named_and_bounded() {
         let mut origins = Origins::default();
         for port in 1..100 {
-            origins.came(Some(SocketAddrV4::new([10, 0, 0, 1].into(), port)), 2);
+            origins.came(Some(SocketAddr::new([10, 0, 0, 1].into(), port)), 2);
         }
-        origins.came(Some(SocketAddrV4::new([10, 0, 0, 1].into(), 1)), 5);
+        origins.came(Some(SocketAddr::new([10, 0, 0, 1].into(), 1)), 5);
         let words = origins.to_string();
         assert!(words.starts_with("7 from 10.0.0.1:1, 2 from 10.0.0.1:2, "), "{words}");
         assert!(words.ends_with("2 from 10.0.0.1:8, 182 from others"), "{words}");

@@ -7,7 +7,7 @@ use polycast_types::{Duration, Handle, Time};
 use polycast_wire::discovery::{Announcement, CodeSign, Discovery};
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -99,7 +99,7 @@ impl Announcer {
         &mut self,
         now: Time,
         handle: Handle,
-        address: SocketAddrV4,
+        address: SocketAddr,
         places: u32,
         (name, object_len): (&str, u64),
         code: Option<CodeSign>,
@@ -116,7 +116,7 @@ impl Announcer {
         if !is_due && !self.questions.wait(now) {
             return Ok(());
         }
-        let (address, port) = (address.ip().octets(), address.port());
+        let (address, port) = (address.ip(), address.port());
         let name = name.chars().take(NAME_CHARS).collect();
         let host = self.host.clone();
         let announcement = Announcement { handle, address, port, places, object_len, name, host, code };

@@ -5,7 +5,7 @@ use super::{Control, Input, Run, guest_of};
 use polycast_protocol::push::PeerId;
 use polycast_protocol::push::overlay::Candidates;
 use polycast_wire::control::{End, Fault, Overlay};
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::ops::Range;
 
 /// Message of a receiver about the mesh.
@@ -14,7 +14,7 @@ pub(super) enum Word {
     /// None of its candidates has these groups.
     Lacks(Vec<Range<u64>>),
     /// A candidate was of no use.
-    Fault(SocketAddrV4, Fault),
+    Fault(SocketAddr, Fault),
 }
 
 impl Word {
@@ -22,7 +22,7 @@ impl Word {
         match control {
             Control::Overlay(Overlay::Lacks(groups)) => Some(Word::Lacks(groups.clone())),
             Control::Overlay(Overlay::Fault { address, port, why }) => {
-                Some(Word::Fault(SocketAddrV4::new((*address).into(), *port), *why))
+                Some(Word::Fault(SocketAddr::new(*address, *port), *why))
             }
             _ => None,
         }
@@ -36,17 +36,17 @@ impl Run {
         // It fetches them there.
         self.patches.remove(&told.peer);
         let entry = if told.takes { self.served.entry_of(told.peer) } else { 0 };
-        let mut places: Vec<(SocketAddrV4, PeerId, Option<String>)> = Vec::new();
+        let mut places: Vec<(SocketAddr, PeerId, Option<String>)> = Vec::new();
         for peer in &told.from {
             let serve = self.session.guest(guest_of(*peer)).and_then(|guest| guest.serve);
-            let Some(SocketAddr::V4(serve)) = serve else { continue };
+            let Some(serve) = serve else { continue };
             // Two behind one address cannot be told apart: one of them is reached there.
             if serve.port() != 0 && !places.iter().any(|(known, ..)| *known == serve) {
                 places.push((serve, *peer, self.session.name_to_tell(guest_of(*peer))));
             }
         }
         let ends = places.iter().map(|(serve, _, name)| End {
-            address: serve.ip().octets(),
+            address: serve.ip().to_canonical(),
             port: serve.port(),
             name: name.as_deref(),
         });
@@ -69,7 +69,7 @@ impl Run {
     }
 
     /// A receiver says that a candidate was of no use to it: one that it was told of.
-    fn hear_complaint(&mut self, by: PeerId, about: SocketAddrV4, why: Fault) {
+    fn hear_complaint(&mut self, by: PeerId, about: SocketAddr, why: Fault) {
         let known = self.candidates.get(&by).into_iter().flatten();
         let Some((_, candidate)) = { known }.find(|(serve, _)| *serve == about).copied() else { return };
         if why.is_a_complaint() {

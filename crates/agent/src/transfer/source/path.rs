@@ -125,8 +125,7 @@ impl Run {
         }
         self.channel = Some(channel);
         self.unhashed = None;
-        let told =
-            Control::Channel { channel: (group.ip().octets(), group.port()), outer_len: outer_len as u8 };
+        let told = Control::Channel { channel: (group.ip(), group.port()), outer_len: outer_len as u8 };
         self.spec.path = next.path;
         self.pacing.set(rate);
         self.account.change_fabric(next.fabric);

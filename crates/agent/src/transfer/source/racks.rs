@@ -3,7 +3,6 @@
 use super::{Control, Input, PeerId, Run, Stage, guest_of};
 use polycast_wire::control::MEMBERS_MAX;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 
 impl Run {
     /// Lets the first receiver of every rack speak for the others of its rack.
@@ -18,7 +17,7 @@ impl Run {
         for peers in of_rack.values() {
             let Some((&speaker, others)) = peers.split_first() else { continue };
             let serve = self.session.guest(guest_of(speaker)).and_then(|guest| guest.serve);
-            let Some(SocketAddr::V4(address)) = serve else { continue };
+            let Some(address) = serve else { continue };
             let members: BTreeSet<PeerId> = others.iter().copied().take(MEMBERS_MAX).collect();
             if members.is_empty() {
                 continue;
@@ -28,7 +27,7 @@ impl Run {
             self.session.tell(guest_of(speaker), &Control::Gather { own: speaker.0, members: numbers });
             let name = self.session.name_to_tell(guest_of(speaker));
             for member in members {
-                let (address, port, name) = (address.ip().octets(), address.port(), name.as_deref());
+                let (address, port, name) = (address.ip().to_canonical(), address.port(), name.as_deref());
                 let told = Control::Speaker { member: member.0, address, port, name };
                 self.session.tell(guest_of(member), &told);
             }

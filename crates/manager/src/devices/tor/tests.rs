@@ -28,7 +28,7 @@ fn task() -> Task {
 }
 
 fn rule(from: RackPort, to: &[RackPort]) -> DeviceCommand {
-    DeviceCommand::RackRule { rack: 1, group: [239, 255, 64, 7], from, to: to.to_vec() }
+    DeviceCommand::RackRule { rack: 1, group: [239, 255, 64, 7].into(), from, to: to.to_vec() }
 }
 
 fn relay_rule(rack: u32, source: u32) -> DeviceCommand {
@@ -88,7 +88,7 @@ fn rules_that_no_plan_has_are_refused() {
     assert_eq!(task().set(&relay), Err(DeviceError::TooManyPorts { ports: 9_000 }));
     let to = vec![RackPort::Host(HostId(3))];
     let unicast =
-        DeviceCommand::RackRule { rack: 1, group: [10, 0, 0, 9], from: RackPort::Host(HostId(2)), to };
+        DeviceCommand::RackRule { rack: 1, group: [10, 0, 0, 9].into(), from: RackPort::Host(HostId(2)), to };
     assert_eq!(task().set(&unicast), Err(DeviceError::NoGroup([10, 0, 0, 9].into())));
     assert_eq!(task().clear(&unicast), Ok(Vec::new()));
     let all = rule(RackPort::Host(HostId(2)), &[RackPort::Host(HostId(3)); RULE_PORTS_MAX]);

@@ -8,9 +8,9 @@ use crate::output::{self, Format};
 use polycast_api::agent::DrainResponse;
 use polycast_api::documents;
 use polycast_api::error::Kind;
-use polycast_api::manager::{DrainedHost, StatusResponse};
+use polycast_api::manager::DrainedHost;
 use polycast_types::Printable;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::fmt::Write as _;
 use std::time::Duration;
 

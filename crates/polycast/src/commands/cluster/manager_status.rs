@@ -7,7 +7,6 @@ use crate::output::{self, Format};
 use polycast_api::documents::status_of_manager;
 use polycast_api::manager::StatusResponse;
 use polycast_types::{Printable, format_bytes};
-use serde_json::json;
 use std::fmt::Write as _;
 
 /// `polycast status --manager`

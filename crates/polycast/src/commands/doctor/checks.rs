@@ -7,7 +7,7 @@ use polycast_net::port_in_use::PortInUse;
 use polycast_net::udp::{Beacon, DataReceiver, RECEIVE_BUFFER_LEN};
 use polycast_types::format_bytes;
 use polycast_wire::discovery;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 /// The interface that transfers would use.
@@ -23,7 +23,7 @@ pub(super) fn interface(
         Err(error) => {
             let mend = match error {
                 InterfaceError::OnlyLoopback { .. } => {
-                    "give an interface an IPv4 address (ip address add 10.0.0.2/24 dev eth0): Polycast needs IPv4"
+                    "give an interface an address (ip address add 10.0.0.2/24 dev eth0)"
                 }
                 _ => "name one of these with --interface",
             };
@@ -63,8 +63,8 @@ pub(super) fn interface(
 }
 
 /// Checks that the ports can be used.
-pub(super) fn ports(address: Ipv4Addr, checks: &mut Vec<Check>) {
-    let group = SocketAddrV4::new(discovery::GROUP.into(), discovery::PORT);
+pub(super) fn ports(address: IpAddr, checks: &mut Vec<Check>) {
+    let group = SocketAddr::new(discovery::group_for(address), discovery::PORT);
     checks.push(match Beacon::open(address, group) {
         Ok(_) => Check::ok("ports", format!("UDP {} can be used", discovery::PORT)),
         Err(error) => Check::failed(
@@ -102,7 +102,7 @@ pub(super) fn buffers(checks: &mut Vec<Check>) {
     const NAME: &str = "buffers";
     let limit = std::fs::read_to_string("/proc/sys/net/core/rmem_max");
     let limit = limit.ok().and_then(|text| text.trim().parse::<usize>().ok());
-    let window = match DataReceiver::open() {
+    let window = match DataReceiver::open(std::net::Ipv4Addr::UNSPECIFIED.into()) {
         Ok(socket) => format!("a receiver can be behind by {}", format_bytes(socket.window_bytes())),
         Err(error) => format!("no socket can be opened: {error}"),
     };

@@ -10,7 +10,7 @@ use polycast_net::udp::DATAGRAM_LEN_MAX;
 use polycast_types::Duration;
 use polycast_wire::reach::{ASK_LEN_MIN, PORT};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddrV4, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Number of times that a question is sent, and time to wait for its answers each time.
@@ -20,6 +20,8 @@ const WAIT: std::time::Duration = std::time::Duration::from_millis(400);
 const NAMED_MAX: usize = 8;
 /// IPv4 and UDP before the payload.
 const HEADERS_LEN: usize = 28;
+/// Bytes by which a header of IPv6 is longer.
+const LONGER_V6: usize = 20;
 /// MTU that Ethernet carries everywhere.
 const USUAL_MTU: u32 = 1_500;
 
@@ -110,7 +112,7 @@ const NO_MULTICAST: &str = "everything goes from receiver to receiver over TCP, 
 
 /// Asks all, and says which hosts answered to short and to long questions; gives the addresses of those that
 /// did.
-fn multicast(used: &Interface, asker: &Asker, checks: &mut Vec<Check>) -> BTreeSet<Ipv4Addr> {
+fn multicast(used: &Interface, asker: &Asker, checks: &mut Vec<Check>) -> BTreeSet<IpAddr> {
     let own = Answerer::open(used.address, &network::machine_name());
     let ends = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -123,10 +125,15 @@ fn multicast(used: &Interface, asker: &Asker, checks: &mut Vec<Check>) -> BTreeS
         match (short, long) {
             (Ok(short), Ok(long)) => {
                 judge(used, &short, &long, checks);
-                short.keys().map(|from| *from.ip()).collect()
+                short.keys().map(|from| from.ip()).collect()
             }
             (Err(error), _) | (_, Err(error)) => {
-                let mend = format!("ip route add 224.0.0.0/4 dev {}", used.name);
+                let mend = match used.address {
+                    IpAddr::V4(_) => format!("ip route add 224.0.0.0/4 dev {}", used.name),
+                    IpAddr::V6(_) => {
+                        format!("ip -6 route add multicast ff00::/8 dev {} table local", used.name)
+                    }
+                };
                 checks.push(Check::failed(
                     "multicast",
                     format!("cannot be sent: {}", plain(&error)),
@@ -141,18 +148,19 @@ fn multicast(used: &Interface, asker: &Asker, checks: &mut Vec<Check>) -> BTreeS
 
 /// The longest payload that the interface takes in one packet.
 fn len_max(used: &Interface) -> usize {
-    (used.mtu as usize).saturating_sub(HEADERS_LEN).clamp(ASK_LEN_MIN, DATAGRAM_LEN_MAX)
+    let longer = if used.address.is_ipv6() { LONGER_V6 } else { 0 };
+    (used.mtu as usize).saturating_sub(HEADERS_LEN + longer).clamp(ASK_LEN_MIN, DATAGRAM_LEN_MAX)
 }
 
 fn judge(
     used: &Interface,
-    short: &BTreeMap<SocketAddrV4, Answered>,
-    long: &BTreeMap<SocketAddrV4, Answered>,
+    short: &BTreeMap<SocketAddr, Answered>,
+    long: &BTreeMap<SocketAddr, Answered>,
     checks: &mut Vec<Check>,
 ) {
-    let here = short.keys().any(|from| *from.ip() == used.address);
-    let others = |found: &BTreeMap<SocketAddrV4, Answered>| -> Vec<String> {
-        let others = found.values().filter(|answer| *answer.from.ip() != used.address);
+    let here = short.keys().any(|from| from.ip() == used.address);
+    let others = |found: &BTreeMap<SocketAddr, Answered>| -> Vec<String> {
+        let others = found.values().filter(|answer| answer.from.ip() != used.address);
         others.map(|answer| format!("{} ({})", answer.name, answer.from.ip())).collect()
     };
     let (reached, reached_long) = (others(short), others(long));
@@ -170,8 +178,8 @@ fn judge(
                 "multicast",
                 "not even this host hears its own",
                 NO_MULTICAST,
-                format!("let UDP to 239.255.0.0/16 in (nft add rule inet filter input ip daddr 239.255.0.0/16 accept), \
-                 or name another interface than {}", used.name),
+                format!("{}, \
+                 or name another interface than {}", let_in(used.address), used.name),
             )
         });
         return;
@@ -191,6 +199,12 @@ fn judge(
     });
 }
 
+/// The remedy where packets to groups of this family are kept out.
+fn let_in(own: IpAddr) -> String {
+    let (net, family) = if own.is_ipv4() { ("239.255.0.0/16", "ip") } else { ("ff15::/16", "ip6") };
+    format!("let UDP to {net} in (nft add rule inet filter input {family} daddr {net} accept)")
+}
+
 fn named(names: &[String]) -> String {
     let mut text = names.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
     if let Some(more) = names.len().checked_sub(NAMED_MAX).filter(|more| *more > 0) {
@@ -202,10 +216,10 @@ fn named(names: &[String]) -> String {
 /// The hosts that answer to a question of this length.
 fn ask(
     asker: &Asker,
-    to: Option<SocketAddrV4>,
+    to: Option<SocketAddr>,
     len: usize,
     kind: u64,
-) -> std::io::Result<BTreeMap<SocketAddrV4, Answered>> {
+) -> std::io::Result<BTreeMap<SocketAddr, Answered>> {
     let mut found = BTreeMap::new();
     for attempt in 0..TRIES {
         let number = (uuid::Uuid::new_v4().as_u64_pair().0 << 8) | (kind << 4) | attempt;
@@ -225,23 +239,19 @@ fn one(
     asker: &Asker,
     used: &Interface,
     text: &str,
-    reached: &BTreeSet<Ipv4Addr>,
+    reached: &BTreeSet<IpAddr>,
     checks: &mut Vec<Check>,
 ) -> bool {
     let address = match text.contains(':') {
         true => text.to_socket_addrs(),
         false => (text, PORT).to_socket_addrs(),
     };
-    let Some(address) = address.ok().and_then(|mut all| {
-        all.find_map(|address| match address {
-            std::net::SocketAddr::V4(address) => Some(address),
-            std::net::SocketAddr::V6(_) => None,
-        })
-    }) else {
+    let is_of_family = |address: &SocketAddr| address.is_ipv4() == used.address.is_ipv4();
+    let Some(address) = address.ok().and_then(|mut all| all.find(is_of_family)) else {
         let mend = "write HOST or HOST:PORT, such as 10.0.0.2";
         checks.push(Check::failed(
             "host",
-            format!("{text} has no IPv4 address"),
+            format!("{text} has no address of the family of {}", used.address),
             "it cannot be reached",
             mend,
         ));
@@ -253,11 +263,11 @@ fn one(
         .map(|len| ask(asker, Some(address), *len, 3).is_ok_and(|found| !found.is_empty()))
         .collect();
     checks.push(match got[..] {
-        [true, _] if !reached.contains(address.ip()) => Check::failed(
+        [true, _] if !reached.contains(&address.ip()) => Check::failed(
             "host",
             format!("{text} answers when it is asked alone, and multicast does not reach it"),
             "it gets everything over TCP, and `accept` there needs --from",
-            "let UDP to 239.255.0.0/16 in there; in the switch: a querier, or no IGMP snooping",
+            "let UDP to groups in there; in the switch: a querier, or no IGMP snooping",
         ),
         [true, true] => Check::ok("host", format!("{text} answers, also to packets of {} bytes", used.mtu)),
         [true, _] => Check::failed(
@@ -273,7 +283,7 @@ fn one(
             format!("run `polycast doctor --listen` or an agent there, and let UDP port {PORT} in"),
         ),
     });
-    got[0] && !reached.contains(address.ip())
+    got[0] && !reached.contains(&address.ip())
 }
 
 fn look_for_querier(patience: Duration, checks: &mut Vec<Check>) {

@@ -12,6 +12,7 @@ mod rate;
 use crate::bits::Bits;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use core::ops::Range;
 use polycast_types::{Duration, RangeSet, Time};
 use polycast_wire::control::{Fault, OVERLAY_RANGES_MAX};
@@ -76,8 +77,8 @@ pub struct UpstreamId(pub u32);
 /// Address of a candidate.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Candidate {
-    /// IPv4 address.
-    pub address: [u8; 4],
+    /// Its address.
+    pub address: IpAddr,
     /// TCP port.
     pub port: u16,
     /// The name in its certificate, where ends show certificates.
@@ -104,18 +105,27 @@ impl Candidate {
     ///
     /// # Errors
     /// The reason, if it may not.
-    pub fn check(&self, own: ([u8; 4], u16), source: [u8; 4]) -> Result<(), Refused> {
-        let [first, ..] = self.address;
-        let is_loopback = |address: [u8; 4]| address[0] == 127;
-        // 0.0.0.0/8 is this host, and 224.0.0.0 and above are groups and what is reserved.
-        let is_host = self.port != 0 && first != 0 && first < 224;
-        if !is_host || (is_loopback(self.address) && !is_loopback(source)) {
+    pub fn check(&self, own: (IpAddr, u16), source: IpAddr) -> Result<(), Refused> {
+        let is_host = self.port != 0 && is_host(self.address);
+        if !is_host || (self.address.is_loopback() && !source.is_loopback()) {
             Err(Refused::Elsewhere)
         } else if (self.address, self.port) == own {
             Err(Refused::Oneself)
         } else {
             Ok(())
         }
+    }
+}
+
+/// Returns true if packets can come from the address.
+fn is_host(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            // 0.0.0.0/8 is this host, and 224.0.0.0 and above are groups and what is reserved.
+            let [first, ..] = address.octets();
+            first != 0 && first < 224
+        }
+        IpAddr::V6(address) => !address.is_unspecified() && !address.is_multicast(),
     }
 }
 

@@ -12,7 +12,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::ops::Range;
 use polycast_types::Time;
-use polycast_wire::control::Control;
+use polycast_wire::control::{Control, NOWHERE};
 
 use super::Output;
 
@@ -124,7 +124,8 @@ impl Sender {
                 if peer.spoken_by == Some(id) {
                     peer.speak_for_itself();
                 }
-                let control = Control::Speaker { member: member.0, address: [0; 4], port: 0, name: None };
+                let (address, port) = NOWHERE;
+                let control = Control::Speaker { member: member.0, address, port, name: None };
                 self.outputs.push_back(Output::Control { peer: member, control });
             }
         }

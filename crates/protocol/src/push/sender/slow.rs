@@ -24,7 +24,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::Range;
 use polycast_types::{Duration, Rate, Time};
-use polycast_wire::control::Control;
+use polycast_wire::control::{Control, NOWHERE};
 
 /// Reports of at least this long, and of so many round trips without their queues, are looked at together:
 /// behind a long queue before a narrow path the transfer would be over before the first look.
@@ -592,7 +592,7 @@ impl Sender {
             && now.since(peer.signs.heard_at) < self.config.path_timeout / 4
         {
             // What it cannot take would only fill its path.
-            let control = Control::Channel { channel: ([0; 4], 0), outer_len: 0 };
+            let control = Control::Channel { channel: NOWHERE, outer_len: 0 };
             self.outputs.push_back(Output::Control { peer: id, control });
             self.move_to_mesh(now, id);
         }

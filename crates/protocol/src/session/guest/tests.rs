@@ -3,7 +3,7 @@
 use super::*;
 use alloc::vec;
 use polycast_types::DataId;
-use polycast_wire::control::{End as Candidate, Hash};
+use polycast_wire::control::{End as Candidate, Hash, NOWHERE};
 use proptest::prelude::*;
 
 const STALL: Duration = Duration::from_secs(10);
@@ -38,7 +38,7 @@ fn welcome() -> Control<'static> {
         object_len: 100,
         fragment_len: 10,
         group_len: 64,
-        channel: ([239, 0, 0, 1], 7),
+        channel: ([239, 0, 0, 1].into(), 7),
         outer_len: 0,
         stall_ns: 5_000_000_000,
         salt: [3; 32],
@@ -225,7 +225,7 @@ fn no_source_asks_for_patience_without_end() {
 
 /// The source names one that the receiver may fetch from.
 fn candidate(name: Option<&str>) -> Control<'_> {
-    let end = Candidate { address: [10, 0, 0, 1], port: 5, name };
+    let end = Candidate { address: [10, 0, 0, 1].into(), port: 5, name };
     Control::Overlay(Overlay::Candidates { entry: 7, ends: vec![end] })
 }
 
@@ -233,7 +233,7 @@ fn candidate(name: Option<&str>) -> Control<'_> {
 fn one_that_is_done_stays_while_it_is_needed() {
     let mut guest = running();
     hear(&mut guest, ms(2), &candidate(Some("b")));
-    let ends = vec![([10, 0, 0, 1], 5, Some("b".into()))];
+    let ends = vec![([10, 0, 0, 1].into(), 5, Some("b".into()))];
     assert_eq!(outputs(&mut guest, ms(2)), [Output::Alone, Output::Candidates { entry: Some(7), ends }]);
     guest.handle(ms(3), Input::Committed);
     outputs(&mut guest, ms(3));
@@ -268,7 +268,7 @@ fn one_that_is_done_does_not_wait_for_a_silent_source_without_end() {
 #[test]
 fn racks_are_for_those_on_the_data_channel() {
     let speak = Control::Gather { own: 1, members: vec![2, 3] };
-    let follow = Control::Speaker { member: 1, address: [10, 0, 0, 9], port: 4, name: Some("c") };
+    let follow = Control::Speaker { member: 1, address: [10, 0, 0, 9].into(), port: 4, name: Some("c") };
     let mut guest = running();
     hear(&mut guest, ms(2), &speak);
     hear(&mut guest, ms(2), &follow);
@@ -276,9 +276,9 @@ fn racks_are_for_those_on_the_data_channel() {
     assert_eq!(said[0], Output::Speak { own: 1, members: vec![2, 3] });
     assert_eq!(
         said[1],
-        Output::Follow { member: 1, address: [10, 0, 0, 9], port: 4, name: Some("c".into()) }
+        Output::Follow { member: 1, address: [10, 0, 0, 9].into(), port: 4, name: Some("c".into()) }
     );
-    hear(&mut guest, ms(2), &Control::Speaker { member: 1, address: [0; 4], port: 0, name: None });
+    hear(&mut guest, ms(2), &Control::Speaker { member: 1, address: NOWHERE.0, port: NOWHERE.1, name: None });
     assert_eq!(outputs(&mut guest, ms(2)), [Output::Alone]);
     hear(&mut guest, ms(3), &candidate(None));
     outputs(&mut guest, ms(3));
@@ -297,12 +297,12 @@ fn frame() -> impl Strategy<Value = Control<'static>> {
         any::<u64>().prop_map(|entry| Control::Overlay(Overlay::Candidates { entry, ends: Vec::new() })),
         any::<u16>().prop_map(|port| Control::Speaker {
             member: 1,
-            address: [127, 0, 0, 1],
+            address: [127, 0, 0, 1].into(),
             port,
             name: None
         }),
         any::<u32>().prop_map(|own| Control::Gather { own, members: vec![own] }),
-        any::<u8>().prop_map(|outer_len| Control::Channel { channel: ([239, 0, 0, 2], 9), outer_len }),
+        any::<u8>().prop_map(|outer_len| Control::Channel { channel: ([239, 0, 0, 2].into(), 9), outer_len }),
     ]
 }
 

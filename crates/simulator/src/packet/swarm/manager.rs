@@ -267,7 +267,7 @@ impl World {
                 0 => Resource::CircuitPort { port: random.below(self.agents.len() as u64) as u32 },
                 1 => Resource::Splitter { splitter: random.below(2) as u32 },
                 _ => {
-                    let address = [239, 255, 64, random.below(4) as u8];
+                    let address = [239, 255, 64, random.below(4) as u8].into();
                     Resource::MulticastAddress { address, port: 7410 }
                 }
             });
@@ -379,8 +379,8 @@ impl World {
         let forgets = self.plant == Some(Plant::ForgetLease);
         let held = self.agents[at].held.values();
         let leases = if forgets { Vec::new() } else { held.map(|held| held.named(now)).collect() };
-        let address = ([10, 0, 0, at as u8], 7401);
-        let mut join = Join { agent: self.key(at), address, from: address.0.into(), leases };
+        let from = [10, 0, 0, at as u8].into();
+        let mut join = Join { agent: self.key(at), address: (from, 7401), from, leases };
         if self.plant == Some(Plant::MissReplan) {
             self.name_as_lent(now, &mut join);
         }

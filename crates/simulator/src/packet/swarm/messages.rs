@@ -241,7 +241,7 @@ impl World<'_> {
             }
             _ if self.failed.is_some() => self.repair(),
             _ => {
-                let address = [239, 255, 64, self.random.below(self.addresses.into()) as u8];
+                let address = [239, 255, 64, self.random.below(self.addresses.into()) as u8].into();
                 self.coverage.hit(coverage::STREAM_PATH_FAILS);
                 self.failed = Some(Failure::Resource(Resource::MulticastAddress { address, port: 7474 }));
                 let failures = Vec::from_iter(self.failed);
@@ -379,7 +379,8 @@ impl World<'_> {
 
     /// A manager begins, and goes on from records if there are any.
     fn begin(&mut self) -> Result<(), String> {
-        let pool = AddressPool::new([239, 255, 64, 0], self.addresses, 7474).expect("these are addresses");
+        let pool =
+            AddressPool::new([239, 255, 64, 0].into(), self.addresses, 7474).expect("these are addresses");
         let fabrics: Vec<Box<dyn Fabric>> = vec![Box::new(TcpChain), Box::new(IpMulticast::new(pool))];
         self.runs += 1;
         let config = LeasesConfig {
@@ -423,9 +424,8 @@ impl World<'_> {
         let agent = self.agent(at);
         let leases = self.hosts[at].sends.iter().filter_map(|sends| sends.lease.clone()).collect();
         self.hosts[at].session = true;
-        let address = ([10, 0, 0, at as u8], 7401);
-        let from = address.0.into();
-        self.lease(Input::Join(Join { agent: agent.clone(), address, from, leases }));
+        let from = [10, 0, 0, at as u8].into();
+        self.lease(Input::Join(Join { agent: agent.clone(), address: (from, 7401), from, leases }));
         self.table(StreamsInput::Arrived { agent: agent.clone() });
         self.create(at);
         let hears = self.hosts[at].hears.iter();

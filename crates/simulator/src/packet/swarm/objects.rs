@@ -373,8 +373,8 @@ impl World<'_> {
     /// say it again.
     fn join(&mut self, host: usize) -> bool {
         let (agent, now) = (self.key(host), self.now);
-        let address = ([10, 0, 0, host as u8], 7401);
-        let join = Join { agent: agent.clone(), address, from: address.0.into(), leases: Vec::new() };
+        let from = [10, 0, 0, host as u8].into();
+        let join = Join { agent: agent.clone(), address: (from, 7401), from, leases: Vec::new() };
         let Some(manager) = &mut self.manager else { return false };
         manager.members.handle(now, Happens::Join(join));
         if manager.members.session_of(&agent).is_none() {

@@ -271,7 +271,7 @@ impl Cluster {
         let name = push.receivers[to as usize].name.clone();
         let honest = Allowed {
             source: String::from("an honest one"),
-            address: [10, 0, 0, 1],
+            address: [10, 0, 0, 1].into(),
             object: ObjectId { data: DataId(push.object), ..ObjectId::default() },
             object_len: push.object_len,
             root: None,

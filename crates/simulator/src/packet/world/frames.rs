@@ -6,9 +6,10 @@
 
 use crate::packet::NodeId;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use core::ops::Range;
 use polycast_protocol::push::Geometry;
-use polycast_wire::control::Control;
+use polycast_wire::control::{Control, NOWHERE};
 
 /// Content of a frame.
 #[derive(Clone, Debug)]
@@ -88,14 +89,23 @@ const CHANNEL_PORT: u16 = 7_410;
 const VERSION_AT: usize = 5;
 
 /// The address of a host.
-pub(super) fn address_of(node: NodeId) -> [u8; 4] {
+pub(super) fn address_of(node: NodeId) -> IpAddr {
     let [zero, a, b, c] = node.0.to_be_bytes();
     assert_eq!(zero, 0, "hosts have 24 bits of an address");
-    [10, a, b, c]
+    [10, a, b, c].into()
+}
+
+/// The bytes of an address: those of the world's hosts and groups are of IPv4.
+fn octets(address: IpAddr) -> [u8; 4] {
+    match address {
+        IpAddr::V4(address) => address.octets(),
+        IpAddr::V6(address) => unreachable!("no host of this world has {address}"),
+    }
 }
 
 /// Returns the node that has this address.
-pub(super) fn node_at([_, a, b, c]: [u8; 4]) -> NodeId {
+pub(super) fn node_at(address: IpAddr) -> NodeId {
+    let [_, a, b, c] = octets(address);
     NodeId(u32::from_be_bytes([0, a, b, c]))
 }
 
@@ -115,13 +125,14 @@ pub(super) fn receiver_port(transfer: u32) -> u16 {
 }
 
 /// The address of a data channel; of none for number 0.
-pub(super) fn channel_address(channel: u32) -> ([u8; 4], u16) {
+pub(super) fn channel_address(channel: u32) -> (IpAddr, u16) {
     let [_, a, b, c] = channel.to_be_bytes();
-    if channel == 0 { ([0; 4], 0) } else { ([239, a, b, c], CHANNEL_PORT) }
+    if channel == 0 { NOWHERE } else { ([239, a, b, c].into(), CHANNEL_PORT) }
 }
 
 /// The number of a data channel.
-pub(super) fn channel_at(([_, a, b, c], _): ([u8; 4], u16)) -> u32 {
+pub(super) fn channel_at((address, _): (IpAddr, u16)) -> u32 {
+    let [_, a, b, c] = octets(address);
     u32::from_be_bytes([0, a, b, c])
 }
 

@@ -8,7 +8,7 @@ use alloc::format;
 use alloc::string::String;
 use polycast_protocol::session::{Called, Offer, Permitted};
 use polycast_types::{DataId, ObjectId, Time};
-use polycast_wire::control::{Control, Hash};
+use polycast_wire::control::{Control, Hash, NOWHERE};
 
 /// The name of objects at their sources.
 const NAME: &str = "object";
@@ -42,7 +42,7 @@ impl Cluster {
     /// Returns the content of the call to the receivers of a transfer.
     pub(super) fn called_for(&self, transfer: u32) -> Called {
         let push = self.push(transfer);
-        let permitted = Permitted { source: String::new(), name: NAME.into(), channel: Default::default() };
+        let permitted = Permitted { source: String::new(), name: NAME.into(), channel: NOWHERE };
         Called {
             object: ObjectId::default(),
             object_len: push.object_len,

@@ -13,6 +13,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::ToString;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use core::ops::Range;
 use polycast_protocol::push::overlay::{
     Candidate, Candidates, Refused, Requests, UpstreamId, Upstreams, UpstreamsConfig, UpstreamsInput,
@@ -166,7 +167,7 @@ impl Cluster {
         net: &mut Network<Datagram>,
         (transfer, receiver): (u32, u32),
         entry: Option<u64>,
-        ends: &[([u8; 4], u16)],
+        ends: &[(IpAddr, u16)],
     ) {
         let (now, seed) = (net.now(), super::keys::mix(self.seed, receiver.into()));
         let push = self.push_mut(transfer);
@@ -188,7 +189,7 @@ impl Cluster {
                 host.tell_upstreams(now, UpstreamsInput::Verified(group));
             }
         }
-        let member = |(address, port): &([u8; 4], u16)| Candidate {
+        let member = |(address, port): &(IpAddr, u16)| Candidate {
             address: *address,
             port: *port,
             name: None,

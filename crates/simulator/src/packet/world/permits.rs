@@ -5,7 +5,9 @@ use crate::packet::swarm::Random;
 use alloc::borrow::ToOwned;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use polycast_types::{DataId, ObjectId, Time};
+use polycast_wire::control::NOWHERE;
 use polycast_wire::permit::{
     self, Authority, CLOCKS_DIFFER_S, Call, HASH_LEN, NameHashes, NameTree, PERMIT_LIFE_MAX_S, Permit,
     SIGNATURE_LEN, ShownPermit,
@@ -55,7 +57,7 @@ impl Authority for Manager {
 #[derive(Clone, Debug)]
 pub(in crate::packet) struct Allowed {
     pub(in crate::packet) source: String,
-    pub(in crate::packet) address: [u8; 4],
+    pub(in crate::packet) address: IpAddr,
     pub(in crate::packet) object: ObjectId,
     pub(in crate::packet) object_len: u64,
     pub(in crate::packet) root: Option<Hash>,
@@ -68,7 +70,7 @@ impl Allowed {
     /// Returns the call of the source to receivers.
     pub(in crate::packet) fn call(&self) -> Call {
         let Allowed { object, object_len, root, address, pulled, .. } = *self;
-        Call { object, object_len, root, address: Some(address), pulled }
+        Call { object, object_len, root, address, pulled }
     }
 }
 
@@ -99,7 +101,7 @@ impl Manager {
             root: allowed.root,
             name: "an object",
             fabric: if allowed.pulled { "datacast" } else { "ip-multicast" },
-            channel: ([0; 4], 0),
+            channel: NOWHERE,
             pulled: allowed.pulled,
             receivers: allowed.receivers.len() as u32,
             group: tree.top(),
@@ -170,7 +172,7 @@ impl Manager {
                     }
                     1 => Call { object_len: call.object_len + 1, ..call },
                     2 => Call { root: None, ..call },
-                    3 => Call { address: Some([9; 4]), ..call },
+                    3 => Call { address: [9; 4].into(), ..call },
                     _ => Call { pulled: true, ..call },
                 };
                 (call, self.permit(&permitted, name))

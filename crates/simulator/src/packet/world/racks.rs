@@ -8,6 +8,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use polycast_protocol::push::feedback::{Feedback, FeedbackConfig, FeedbackInput, FeedbackOutput};
 use polycast_types::{Handle, Time};
 use polycast_wire::control::Control;
@@ -70,7 +71,7 @@ impl Cluster {
         net: &mut Network<Datagram>,
         transfer: u32,
         receiver: u32,
-        (member, address, port): (u32, [u8; 4], u16),
+        (member, address, port): (u32, IpAddr, u16),
     ) {
         self.leave_rack(net, transfer, receiver);
         let Some((to, Some(speaker))) = self.place(transfer, (address, port)) else {

@@ -13,6 +13,7 @@ use alloc::format;
 use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use polycast_protocol::push::{Geometry, ReceiverInput};
 use polycast_protocol::session::{End, Guest, GuestConfig, GuestInput, GuestOutput};
 use polycast_types::{Handle, Time};
@@ -130,7 +131,7 @@ impl Cluster {
             GuestOutput::Refuse(reason) => self.say(net, transfer, receiver, &Control::Refuse(&reason)),
             GuestOutput::Channel { channel, .. } => host.channel = channel_at(channel),
             GuestOutput::Candidates { entry, ends } => {
-                let ends: Vec<([u8; 4], u16)> =
+                let ends: Vec<(IpAddr, u16)> =
                     ends.into_iter().map(|(address, port, _)| (address, port)).collect();
                 self.take_candidates(net, (transfer, receiver), entry, &ends);
             }

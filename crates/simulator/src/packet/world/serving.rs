@@ -11,6 +11,7 @@ use crate::packet::{Network, NodeId};
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use polycast_protocol::session::{Admission, GuestInput, Ticket, Tickets};
 use polycast_types::Handle;
 use polycast_wire::control::{Control, Overlay};
@@ -20,7 +21,7 @@ impl Cluster {
     pub(super) fn place(
         &self,
         transfer: u32,
-        (address, port): ([u8; 4], u16),
+        (address, port): (IpAddr, u16),
     ) -> Option<(NodeId, Option<u32>)> {
         let (push, node) = (self.push(transfer), node_at(address));
         if node == push.source.node && port == source_port(transfer) {

@@ -1,11 +1,12 @@
 use super::*;
 use alloc::vec;
+use core::net::IpAddr;
 use proptest::prelude::*;
 
 const GROUPS: u64 = 200;
 
 fn candidate(last: u8) -> Candidate {
-    Candidate { address: [10, 0, 0, last], port: 7, name: None, is_source: false }
+    Candidate { address: [10, 0, 0, last].into(), port: 7, name: None, is_source: false }
 }
 
 fn source() -> Candidate {
@@ -255,18 +256,24 @@ proptest! {
 
 #[test]
 fn a_receiver_connects_to_none_that_its_source_cannot_have_seen() {
-    let (own, source) = (([10, 0, 0, 9], 7), [10, 0, 0, 1]);
-    let check = |address: [u8; 4], port, source| {
-        Candidate { address, port, name: None, is_source: false }.check(own, source)
-    };
-    assert_eq!(check([10, 0, 0, 2], 7, source), Ok(()));
-    assert_eq!(check([10, 0, 0, 9], 8, source), Ok(()), "another receiver of the same host");
-    assert_eq!(check([10, 0, 0, 9], 7, source), Err(Refused::Oneself));
-    for address in [[127, 0, 0, 1], [224, 0, 0, 1], [239, 1, 2, 3], [255; 4], [0; 4], [0, 1, 2, 3]] {
-        assert_eq!(check(address, 7, source), Err(Refused::Elsewhere), "{address:?}");
+    let parsed = |address: &str| -> IpAddr { address.parse().unwrap() };
+    for (own, other, source) in [("10.0.0.9", "10.0.0.2", "10.0.0.1"), ("fd00::9", "fe80::2", "fd00::1")] {
+        let check = |address, port, source| {
+            let candidate = Candidate { address: parsed(address), port, name: None, is_source: false };
+            candidate.check((parsed(own), 7), parsed(source))
+        };
+        assert_eq!(check(other, 7, source), Ok(()));
+        assert_eq!(check(own, 8, source), Ok(()), "another receiver of the same host");
+        assert_eq!(check(own, 7, source), Err(Refused::Oneself));
+        let v4 = ["127.0.0.1", "224.0.0.1", "239.1.2.3", "255.255.255.255", "0.0.0.0", "0.1.2.3"];
+        for address in v4.into_iter().chain(["::", "::1", "ff02::1", "ff15::8000:1"]) {
+            assert_eq!(check(address, 7, source), Err(Refused::Elsewhere), "{address}");
+        }
+        assert_eq!(check(other, 0, source), Err(Refused::Elsewhere));
+        for loopback in ["127.0.0.1", "::1"] {
+            assert_eq!(check(loopback, 7, loopback), Ok(()), "all are on one host");
+        }
     }
-    assert_eq!(check([10, 0, 0, 2], 0, source), Err(Refused::Elsewhere));
-    assert_eq!(check([127, 0, 0, 1], 7, [127, 0, 0, 1]), Ok(()), "all are on one host");
 }
 
 /// A connection to the source that neither end knows to be broken is opened anew, after the second word of

@@ -5,6 +5,7 @@ use super::*;
 use crate::push::{Geometry, SenderConfig};
 use alloc::vec;
 use polycast_types::{Handle, RangeSet};
+use polycast_wire::control::NOWHERE;
 use proptest::prelude::*;
 
 /// The receivers that stand out, looked for among all sets of them.
@@ -380,10 +381,7 @@ fn one_that_is_left_behind_leaves_the_channel_if_its_path_is_narrow() {
         let left = |output: &Output| {
             matches!(
                 output,
-                Output::Control {
-                    peer: PeerId(2),
-                    control: Control::Channel { channel: ([0, 0, 0, 0], 0), .. }
-                }
+                Output::Control { peer: PeerId(2), control: Control::Channel { channel: NOWHERE, .. } }
             )
         };
         assert_eq!(sender.outputs.iter().any(left), leaves);

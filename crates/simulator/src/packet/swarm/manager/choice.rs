@@ -176,7 +176,8 @@ fn is_free(manager: &Leases, settings: &Settings, grant: &Grant, fabric: &str) -
         // A chain holds nothing.
         "tcp-chain" => settings.chain,
         "ip-multicast" => (0..settings.addresses).any(|number| {
-            let address = Resource::MulticastAddress { address: [239, 255, 64, number as u8], port: 7410 };
+            let address =
+                Resource::MulticastAddress { address: [239, 255, 64, number as u8].into(), port: 7410 };
             let is_out = manager.out_of_use().any(|(what, _)| what == Failure::Resource(address));
             !is_out && !manager.leases().any(|lease| lease.grant.plan.resources.contains(&address))
         }),

@@ -55,7 +55,8 @@ impl Settings {
     /// A core that knows no agent. Settings name the hosts in another order each time, and others beside
     /// them.
     fn core(&self, run: u64, plant: Option<Plant>, records: &[Record]) -> Leases {
-        let pool = AddressPool::new([239, 255, 64, 0], self.addresses, 7410).expect("these are addresses");
+        let pool =
+            AddressPool::new([239, 255, 64, 0].into(), self.addresses, 7410).expect("these are addresses");
         let names: Vec<String> = (0..self.agents).map(super::name).collect();
         let others = format!("elsewhere-{}", run % 3);
         let mut in_settings: Vec<&str> = names.iter().map(String::as_str).chain([others.as_str()]).collect();

@@ -156,7 +156,7 @@ impl World {
         let hosts: Vec<Host> = group.receivers.iter().map(|&node| Host::new(node, &geometry)).collect();
         let allowed = Allowed {
             source: String::from("an honest one"),
-            address: [10, 0, 0, 1],
+            address: [10, 0, 0, 1].into(),
             object: ObjectId { data: DataId(seed), ..ObjectId::default() },
             object_len: geometry.object_len,
             root: None,
