@@ -1,6 +1,7 @@
 //! Choice of the fabric that serves a group, and the refusal where none does: checked on all short
 //! lists of fabrics with all their answers.
 
+use core::net::IpAddr;
 use polycast_planning::estimate::{Estimator, Learned};
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::ocs::{Ocs, OcsConfig};
@@ -14,7 +15,6 @@ use polycast_topology::Hybrid;
 use polycast_topology::optics::PowerBudget;
 use polycast_types::{Duration, Rate, Time};
 use proptest::prelude::*;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

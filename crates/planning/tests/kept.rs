@@ -1,8 +1,8 @@
 //! Plans as they are written down.
 
+use core::net::IpAddr;
 use polycast_planning::{Channel, Resource};
 use polycast_types::Duration;
-use std::net::IpAddr;
 
 #[test]
 fn addresses_are_written_as_before_and_those_of_ipv6_as_text() {

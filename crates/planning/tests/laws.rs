@@ -1,8 +1,8 @@
 //! Laws of plans and of what stands around them: kept plans, drafts, what a fabric vouches for, what a plan
 //! says that it uses, and sums that a second count agrees with.
 
+use core::net::IpAddr;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
 use polycast_planning::datacast::{Datacast, DatacastConfig};
 use polycast_planning::economics::{self, Bill, Catalogue, LineRate};

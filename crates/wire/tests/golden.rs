@@ -15,6 +15,7 @@
 //! the bytes of a packet under the same version: remove the file first if no program with this format was
 //! ever given away.
 
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use polycast_types::{AppId, DataId, Handle, ModificationTime, ObjectId};
 use polycast_wire::VERSION;
 use polycast_wire::control::{
@@ -31,7 +32,6 @@ use polycast_wire::stream;
 use polycast_wire::switches::{Change, Word};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 /// Variable and value with which the files are written rather than compared.
