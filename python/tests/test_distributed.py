@@ -20,7 +20,7 @@ HOSTS = Path(__file__).parents[1] / "bench"
 
 # How each script begins. Two ranks are a host, each with an agent of its own, though all are on this machine.
 BEGIN = f"""
-import dataclasses, os, sys, threading, time
+import contextlib, dataclasses, os, sys, threading, time
 from pathlib import Path
 from polycast import distributed, errors
 
@@ -374,8 +374,13 @@ def test_threads_forks_and_closed_groups(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["ends", "raises", "killed"])
 def test_a_job_that_ends_in_a_call_leaves_no_process(tmp_path: Path, how: str) -> None:
+    # The thread may still hear that its call is lost while rank 0 ends, and that is no fault of the end.
     script = f"""
-threading.Thread(target=group.barrier, daemon=True).start()
+def called():
+    with contextlib.suppress(errors.PolycastError):
+        group.barrier()
+
+threading.Thread(target=called, daemon=True).start()
 print(*programs, flush=True)
 if rank == 0:
     time.sleep(600) if {how!r} == "killed" else sys.exit(3 if {how!r} == "raises" else 0)

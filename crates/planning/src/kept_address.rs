@@ -77,6 +77,9 @@ pub mod named {
     use alloc::string::String;
     use alloc::vec::Vec;
 
+    /// Addresses with their ports, each after the name of its owner.
+    type Named = Vec<(String, (IpAddr, u16))>;
+
     /// Writes them.
     ///
     /// # Errors
@@ -93,9 +96,7 @@ pub mod named {
     ///
     /// # Errors
     /// One is no address.
-    pub fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Vec<(String, (IpAddr, u16))>, D::Error> {
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Named, D::Error> {
         let written = <Vec<(String, (Written, u16))>>::deserialize(deserializer)?;
         Ok(written.into_iter().map(|(name, (address, port))| (name, (address.into(), port))).collect())
     }
