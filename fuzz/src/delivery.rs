@@ -9,7 +9,7 @@ use polycast_protocol::push::overlay::{
     UpstreamsOutput,
 };
 use polycast_types::Time;
-use polycast_wire::control::Fault;
+use polycast_wire::control::{Fault, Share};
 use std::collections::BTreeSet;
 
 /// Groups of the objects here.
@@ -65,8 +65,8 @@ pub fn delivery(bytes: &[u8]) {
     }
 }
 
-fn candidate(number: u64, is_source: bool) -> Candidate {
-    Candidate { address: [10, 0, 0, number as u8].into(), port: 7, name: None, is_source }
+fn candidate(number: u64, is_source: bool, share: Share) -> Candidate {
+    Candidate { address: [10, 0, 0, number as u8].into(), port: 7, name: None, is_source, share }
 }
 
 /// Passes on messages of upstreams, and events that the driver sees on its own connections.
@@ -76,8 +76,9 @@ fn hear(machine: &mut Upstreams, now: Time, words: &mut Words<'_>) {
         0 => {
             let some: BTreeSet<u64> = (0..words.below(6)).map(|_| words.below(6)).collect();
             let some: Vec<Candidate> =
-                some.into_iter().map(|number| candidate(number, number == 5)).collect();
-            machine.handle(now, UpstreamsInput::Candidates(&some));
+                some.into_iter().map(|number| candidate(number, number == 5, words.share())).collect();
+            let is_behind_head = words.flip();
+            machine.handle(now, UpstreamsInput::Candidates { all: &some, is_behind_head });
         }
         1 | 2 => machine.handle(now, UpstreamsInput::Opened(id)),
         3 => machine.handle(now, UpstreamsInput::Closed(id, Fault::Ended)),
@@ -127,7 +128,7 @@ pub fn overlay_upstreams(bytes: &[u8]) {
 /// A source's end of the overlay survives whatever members ask for and say that they lack.
 pub fn overlay_source(bytes: &[u8]) {
     let mut words = Words::new(bytes);
-    let (mut seeding, mut mesh) = (Seeding::new(GROUPS), Mesh::new(words.number(9)));
+    let (mut seeding, mut mesh) = (Seeding::new(GROUPS), Mesh::new(words.number(9), words.location()));
     let (mut requests, mut now) = (Requests::new(GROUPS), Time(1));
     for _ in 0..INPUTS_MAX {
         if words.is_empty() {
@@ -158,7 +159,8 @@ pub fn overlay_source(bytes: &[u8]) {
                 while requests.take().is_some_and(|group| group < GROUPS) {}
                 assert!(requests.is_idle());
             }
-            8 => drop(if words.flip() { mesh.join([peer]) } else { mesh.leave(peer) }),
+            8 => drop(if words.flip() { mesh.join([(peer, words.location())]) } else { mesh.leave(peer) }),
+            9 if words.flip() => drop(mesh.demote(peer)),
             _ => drop(mesh.lose(peer, PeerId(words.below(24) as u32), words.flip())),
         }
         seeding.check();

@@ -6,7 +6,7 @@ use polycast_agent::transfer::{
 };
 use polycast_net::object::ObjectKind;
 use polycast_types::{Handle, ObjectId};
-use polycast_wire::control::{Control, End, Hello, Overlay};
+use polycast_wire::control::{CandidateEnd, Control, End, Hello, Overlay};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -30,10 +30,14 @@ fn tamed(bytes: &[u8], handle: Handle) -> Vec<u8> {
         && let Some((frame, rest)) = left.split_at_checked(len)
     {
         let control = match Control::parse(frame) {
-            Ok(Control::Overlay(Overlay::Candidates { entry, ends })) => {
+            Ok(Control::Overlay(Overlay::Candidates { entry, is_behind_head, ends })) => {
                 let ends = ends.into_iter().zip(NOWHERE.1..);
-                let ends = ends.map(|(end, port)| End { address: NOWHERE.0.into(), port, ..end });
-                Control::Overlay(Overlay::Candidates { entry, ends: ends.collect() })
+                let ends = ends.map(|(CandidateEnd { end, share }, port)| CandidateEnd {
+                    end: End { address: NOWHERE.0.into(), port, ..end },
+                    share,
+                });
+                let ends = ends.collect();
+                Control::Overlay(Overlay::Candidates { entry, is_behind_head, ends })
             }
             Ok(Control::Speaker { member, name, .. }) => {
                 Control::Speaker { member, address: NOWHERE.0.into(), port: NOWHERE.1, name }
@@ -107,6 +111,7 @@ pub fn receiver_driver(bytes: &[u8]) {
         name: "host-0".into(),
         rendezvous: Rendezvous::At(listener.local_addr().expect("it is bound"), HANDLE),
         called: None,
+        location: polycast_types::Location::default(),
         interface: Ipv4Addr::LOCALHOST.into(),
         sink: Sink::At { path: path.clone(), replace: false },
         options: Options::default(),
@@ -143,6 +148,7 @@ pub fn source_driver(bytes: &[u8]) {
         root: None,
         source: Arc::new(vec![7; OBJECT_LEN]),
         receivers: Receivers::Told(1),
+        location: polycast_types::Location::default(),
         interface: Ipv4Addr::LOCALHOST.into(),
         path,
         options,

@@ -57,6 +57,7 @@ impl Heard {
             patch_delay: Duration::from_millis(5),
             sealed: false,
             first: words.below(geometry.fragments().max(1)),
+            location: words.location(),
         });
         Heard {
             sender,
@@ -75,7 +76,8 @@ impl Heard {
         match words.below(20) {
             0 | 1 if self.joined.insert(peer) => {
                 let (have, window_bytes) = (words.range_set(self.fragments), words.number(1 << 20));
-                sender.handle(now, SenderInput::Ready { peer, window_bytes, have });
+                sender
+                    .handle(now, SenderInput::Ready { peer, window_bytes, have, location: words.location() });
             }
             2 if !std::mem::replace(&mut self.started, true) => sender.handle(now, SenderInput::Start),
             3 => sender.handle(now, SenderInput::Left { peer, why: Why::WentAway }),
@@ -125,7 +127,11 @@ impl Heard {
                 }
             }
             SenderOutput::Candidates(told) => {
-                assert!(!self.settled.contains(&told.peer) && !told.from.contains(&told.peer), "{told:?}");
+                assert!(
+                    !self.settled.contains(&told.peer)
+                        && told.from.iter().all(|(from, _)| *from != told.peer),
+                    "{told:?}"
+                );
             }
             SenderOutput::AllowanceUsed { remaining_bytes } => assert!(remaining_bytes > 0),
             SenderOutput::Control { peer, control } => {

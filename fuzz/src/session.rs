@@ -140,6 +140,7 @@ pub fn guest(bytes: &[u8]) {
         name: "host-0".into(),
         window_bytes: words.number(1 << 20),
         serve_port: words.small(9) as u16,
+        location: words.location(),
         answer_timeout: words.span(),
         called: (words.small(2) == 1).then(|| Called {
             object: ObjectId::default(),

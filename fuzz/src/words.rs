@@ -2,9 +2,9 @@
 //! keeps to the format and to nothing else.
 
 use arbitrary::Unstructured;
-use polycast_types::{AppId, DataId, Duration, Handle, ModificationTime, ObjectId, RangeSet, Time};
+use polycast_types::{AppId, DataId, Duration, Handle, Location, ModificationTime, ObjectId, RangeSet, Time};
 use polycast_wire::control::{
-    CANDIDATES_MAX, Control, End, Fault, Form, Hello, Overlay, SealSecret, Welcome,
+    CANDIDATES_MAX, CandidateEnd, Control, End, Fault, Form, Hello, Overlay, SealSecret, Share, Welcome,
 };
 use std::net::IpAddr;
 use std::ops::Range;
@@ -256,15 +256,28 @@ impl<'a> Words<'a> {
     }
 
     fn candidates<'n>(&mut self, name: &'n str) -> Overlay<'n> {
-        let mut ends: Vec<End<'n>> = Vec::new();
+        let mut ends: Vec<CandidateEnd<'n>> = Vec::new();
         for _ in 0..self.below(CANDIDATES_MAX as u64 + 1) {
             let (address, port) = (self.address(), self.small(9) as u16);
             // None is named twice.
-            if !ends.iter().any(|end| (end.address, end.port) == (address, port)) {
-                ends.push(End { address, port, name: self.flip().then_some(name) });
+            if !ends.iter().any(|known| (known.end.address, known.end.port) == (address, port)) {
+                let end = End { address, port, name: self.flip().then_some(name) };
+                ends.push(CandidateEnd { end, share: self.share() });
             }
         }
-        Overlay::Candidates { entry: self.number(9), ends }
+        Overlay::Candidates { entry: self.number(9), is_behind_head: self.flip(), ends }
+    }
+
+    /// Draws the groups that may be requested somewhere.
+    pub fn share(&mut self) -> Share {
+        let [of, at, by] = [3, 2, 2].map(|near| self.small(near) as u16);
+        Share::new(of, at, by).unwrap_or(Share::ALL)
+    }
+
+    /// Draws a zone and a rack.
+    pub fn location(&mut self) -> Location {
+        let names = ["", "a", "b"];
+        Location::of([names[self.below(3) as usize], names[self.below(3) as usize]])
     }
 
     fn welcome<'n>(&mut self, name: &'n str, near: u64) -> Welcome<'n> {
@@ -295,7 +308,9 @@ impl<'a> Words<'a> {
     /// Draws a receiver's first message.
     pub fn hello<'n>(&mut self, name: &'n str) -> Hello<'n> {
         let handle = if self.below(8) == 0 { Handle(self.number(7)) } else { HANDLE };
-        Hello { handle, name, window_bytes: self.number(1 << 20), serve_port: self.small(9) as u16 }
+        let location = if self.below(8) == 0 { ["a", name] } else { ["", ""] };
+        let (window_bytes, serve_port) = (self.number(1 << 20), self.small(9) as u16);
+        Hello { handle, name, window_bytes, serve_port, location }
     }
 }
 

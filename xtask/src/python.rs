@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 /// Set where the program is built already.
 pub(crate) const BUILT: &str = "POLYCAST_BUILT";
 /// Packages that the tests need beside ours.
-const TOOLS: [&str; 13] = [
+const TOOLS: [&str; 14] = [
     "distributed",
     "fsspec",
     "grpcio",
@@ -20,6 +20,7 @@ const TOOLS: [&str; 13] = [
     "ml_dtypes",
     "mypy",
     "numpy",
+    "pandas",
     "pytest",
     "ray",
     "safetensors",

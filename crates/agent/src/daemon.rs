@@ -65,7 +65,7 @@ use polycast_net::priority::Dscp;
 use polycast_net::reach::Answerer;
 use polycast_net::tls::Security;
 use polycast_net::words::WordsKey;
-use polycast_types::{Duration as Span, ObjectId};
+use polycast_types::{Duration as Span, Location, ObjectId};
 use processes::Processes;
 use sends::Sends;
 use service::Service;
@@ -96,6 +96,8 @@ pub(crate) struct Shared {
     pub sealing: Sealing,
     /// The class of service of data packets.
     pub dscp: Option<Dscp>,
+    /// Zone and rack of the host.
+    pub location: Location,
     pub store: Store,
     pub limits: Limits,
     pub catalog: Arc<Catalog>,
@@ -137,6 +139,8 @@ impl Shared {
             sending: count(sending),
             receiving: count(receiving),
             uptime_seconds: self.started.elapsed().as_secs(),
+            rack: self.location.rack.clone(),
+            zone: self.location.zone.clone(),
             ..NodeReport::default()
         }
     }
@@ -267,6 +271,7 @@ impl Agent {
             door: Door::new(place.control),
             sealing,
             dscp: config.class()?,
+            location: config.location(),
             limits: Limits::new(config.store_max_bytes()?, config.store_ttl_span()?, &store),
             store,
             catalog,
@@ -281,11 +286,7 @@ impl Agent {
         }
         let sends = Arc::new(Sends::new(Arc::clone(&shared), config.sends_max));
         let (here, its_sends) = (Arc::downgrade(&shared), Arc::downgrade(&sends));
-        let [rack, zone] = [&config.rack, &config.zone].map(|label| label.clone().unwrap_or_default());
-        shared.link.account_by(move || {
-            let account = here.upgrade()?.account(its_sends.upgrade()?.count());
-            Some(NodeReport { rack: rack.clone(), zone: zone.clone(), ..account })
-        });
+        shared.link.account_by(move || Some(here.upgrade()?.account(its_sends.upgrade()?.count())));
         Ok(Agent {
             objects: Arc::new(Objects::new(Arc::clone(&shared), Arc::clone(&sends))),
             sends,

@@ -48,6 +48,7 @@ fn source(object: &[u8], each: Duration, receivers: usize) -> Prepared {
         source: Arc::new(Slow(object.to_vec(), each)),
         root: None,
         receivers: Receivers::Told(receivers),
+        location: polycast_types::Location::default(),
         interface: own_address(),
         path: Path::Chain,
         options: patient(),
@@ -66,6 +67,7 @@ fn start(
     let spec = ReceiverSpec {
         name: name.into(),
         rendezvous: Rendezvous::At(control, handle),
+        location: polycast_types::Location::default(),
         interface: own_address(),
         sink: Sink::At { path: target, replace: false },
         options: patient(),
@@ -98,7 +100,7 @@ fn join(prepared: &Prepared, mood: Mood, object: &[u8], ends: Arc<AtomicBool>) -
     let object = object.to_vec();
     std::thread::spawn(move || {
         let mut link = FrameStream::new(TcpStream::connect(address).unwrap()).unwrap();
-        let hello = Hello { handle, name: "liar", window_bytes: 1 << 20, serve_port };
+        let hello = Hello { handle, name: "liar", window_bytes: 1 << 20, serve_port, location: [""; 2] };
         link.send(&Control::Hello(hello)).unwrap();
         let mut groups = 0;
         while groups == 0 {

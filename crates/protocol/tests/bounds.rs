@@ -9,7 +9,7 @@ use polycast_protocol::push::{
     FullRate, Geometry, PeerId, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput, Sender,
     SenderConfig, SenderInput, SenderOutput, SlowPolicy,
 };
-use polycast_types::{Duration, Handle, RangeSet, Rate, Time};
+use polycast_types::{Duration, Handle, Location, RangeSet, Rate, Time};
 use polycast_wire::control::{Control, RANGES_MAX};
 use polycast_wire::data::CODED_FRAGMENTS_MAX;
 use std::collections::BTreeMap;
@@ -108,6 +108,7 @@ fn sender(geometry: Geometry, batch: u32, rate: Option<Rate>) -> Sender {
         patch_delay: Duration::from_millis(5),
         sealed: false,
         first: 0,
+        location: Location::default(),
     })
 }
 
@@ -118,7 +119,15 @@ fn say(sender: &mut Sender, now: Time, peer: u32, control: &Control<'_>) {
 /// A sender of which so many receivers take the stream, with all of their laps offered.
 fn streamed(mut sender: Sender, peers: u32) -> (Sender, Time, u64) {
     for peer in (0..peers).map(PeerId) {
-        sender.handle(Time(1), SenderInput::Ready { peer, window_bytes: 1 << 40, have: RangeSet::new() });
+        sender.handle(
+            Time(1),
+            SenderInput::Ready {
+                peer,
+                window_bytes: 1 << 40,
+                have: RangeSet::new(),
+                location: Location::default(),
+            },
+        );
     }
     sender.handle(Time(1), SenderInput::Start);
     let (mut now, mut sent) = (Time(1), 0);

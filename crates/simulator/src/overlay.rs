@@ -3,7 +3,8 @@
 //!
 //! A host sends to those that it serves in turn, a piece each, and no more than a window ahead of what has
 //! come out of the other end's path down, as TCP does. Requests and what is said of groups take the latency
-//! alone.
+//! alone. Where hosts are in zones and racks, what passes between two of them also goes through the joints of
+//! these, each of which has a rate in each direction.
 
 use alloc::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use alloc::format;
@@ -18,8 +19,8 @@ use polycast_protocol::push::overlay::{
     Candidate, Candidates, Mesh, Requests, Seeding, UpstreamId, Upstreams, UpstreamsConfig,
     UpstreamsInput as Input, UpstreamsOutput as Output,
 };
-use polycast_types::{Duration, RangeSet, Time};
-use polycast_wire::control::Fault;
+use polycast_types::{Duration, Location, RangeSet, Time};
+use polycast_wire::control::{Fault, Share};
 
 /// Bytes of a hash group.
 pub const GROUP_LEN: u64 = 256 << 10;
@@ -79,6 +80,53 @@ pub struct Host {
     pub mood: Mood,
 }
 
+/// Zone and rack of a host, by numbers.
+pub type Spot = (u8, u8);
+
+/// Joint of a zone or, with its number, of a rack in it, and whether bytes leave by it.
+pub type Joint = (u8, Option<u8>, bool);
+
+/// Zones and racks of the hosts.
+#[derive(Clone, Debug, Default)]
+pub struct Spots {
+    /// That of the source.
+    pub source: Spot,
+    /// Those of the receivers; the source's where there are fewer.
+    pub receivers: Vec<Spot>,
+    /// Bytes a second of each zone's joint, in each direction; `None` for no limit.
+    pub zone_rate: Option<u64>,
+    /// The same of each rack's.
+    pub rack_rate: Option<u64>,
+}
+
+impl Spots {
+    /// The spot of a host; the source is number 0.
+    fn of(&self, at: usize) -> Spot {
+        let own = at.checked_sub(1).and_then(|receiver| self.receivers.get(receiver));
+        own.copied().unwrap_or(self.source)
+    }
+
+    fn location(&self, at: usize) -> Location {
+        let (zone, rack) = self.of(at);
+        Location { zone: format!("z{zone}"), rack: format!("r{rack}") }
+    }
+
+    /// Joints from one host to another, in order, with their rates.
+    fn between(&self, from: usize, to: usize) -> Vec<(Joint, Option<u64>)> {
+        let ((from_zone, from_rack), (to_zone, to_rack)) = (self.of(from), self.of(to));
+        let mut joints = Vec::new();
+        if self.of(from) != self.of(to) {
+            joints.push(((from_zone, Some(from_rack), true), self.rack_rate));
+            if from_zone != to_zone {
+                joints.push(((from_zone, None, true), self.zone_rate));
+                joints.push(((to_zone, None, false), self.zone_rate));
+            }
+            joints.push(((to_zone, Some(to_rack), false), self.rack_rate));
+        }
+        joints
+    }
+}
+
 /// A bug that is put in on purpose, around the machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tamper {
@@ -121,12 +169,13 @@ struct Node {
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    Told(usize, Vec<u32>, bool),
+    Told(usize, Vec<(u32, Share)>, (bool, bool)),
     Connected(usize, UpstreamId, usize),
     Asked(usize, Vec<u64>),
     Holds(usize, Vec<(u64, u64)>),
     News(usize),
     Sent(usize, u64, Option<u64>),
+    Crossed(usize, u64, Option<u64>, usize),
     Taken(usize, u64, Option<u64>),
     Arrived(usize, u64, Option<u64>),
     Ended(usize),
@@ -160,6 +209,8 @@ pub struct Outcome {
     pub lacking: u64,
     /// Groups with wrong bytes that came.
     pub wrong: u64,
+    /// Bytes that went through each joint.
+    pub crossed: BTreeMap<Joint, u64>,
     /// Events of the run, and a hash of all in order.
     pub events: u64,
     /// The hash.
@@ -178,6 +229,9 @@ pub struct World {
     conns: Vec<Conn>,
     mesh: Mesh,
     seeding: Seeding,
+    spots: Spots,
+    /// Time at which each joint is free, and the bytes that went through it.
+    joints: BTreeMap<Joint, (Time, u64)>,
     twice: u64,
     lacking: u64,
     wrong: u64,
@@ -202,6 +256,12 @@ impl World {
     /// A source with this rate up, and receivers that want so many groups.
     #[must_use]
     pub fn new(seed: u64, groups: u64, up: u64, receivers: &[Host]) -> Self {
+        Self::with_spots(seed, groups, (up, receivers), Spots::default())
+    }
+
+    /// The same where hosts are in zones and racks.
+    #[must_use]
+    pub fn with_spots(seed: u64, groups: u64, (up, receivers): (u64, &[Host]), spots: Spots) -> Self {
         let source = Host { up, down: up, mood: Mood::Honest };
         let all = core::iter::once(&source).chain(receivers);
         let node = |(at, host): (usize, &Host)| Node {
@@ -232,8 +292,10 @@ impl World {
             groups,
             nodes: all.enumerate().map(node).collect(),
             conns: Vec::new(),
-            mesh: Mesh::new(seed),
+            mesh: Mesh::new(seed, spots.location(SOURCE)),
             seeding,
+            joints: BTreeMap::new(),
+            spots,
             twice: 0,
             lacking: 0,
             wrong: 0,
@@ -244,8 +306,8 @@ impl World {
         };
         let all = 1..world.nodes.len();
         let is_there = |at: &usize| !matches!(world.nodes[*at].host.mood, Mood::Comes(_));
-        let there: Vec<PeerId> = all.clone().filter(is_there).map(|at| PeerId(at as u32)).collect();
-        let told = world.mesh.join(there);
+        let there: Vec<usize> = all.clone().filter(is_there).collect();
+        let told = world.mesh.join(there.into_iter().map(|at| (PeerId(at as u32), world.spots.location(at))));
         world.tell(told);
         for at in all {
             match world.nodes[at].host.mood {
@@ -278,9 +340,9 @@ impl World {
     }
 
     fn tell(&mut self, told: impl IntoIterator<Item = Candidates>) {
-        for Candidates { peer, from, takes } in told {
-            let from = from.into_iter().map(|peer| peer.0).collect();
-            self.after(LATENCY, Event::Told(peer.0 as usize, from, takes));
+        for Candidates { peer, from, takes, is_behind_head } in told {
+            let from = from.into_iter().map(|(peer, share)| (peer.0, share)).collect();
+            self.after(LATENCY, Event::Told(peer.0 as usize, from, (takes, is_behind_head)));
         }
     }
 
@@ -310,6 +372,7 @@ impl World {
             twice: self.twice,
             lacking: self.lacking,
             wrong: self.wrong,
+            crossed: self.joints.into_iter().map(|(joint, (_, bytes))| (joint, bytes)).collect(),
             events: self.number,
             hash: self.hash,
             breach: self.breach,
@@ -344,7 +407,7 @@ impl World {
         match event {
             Event::Told(at, ..) if self.tamper == Some(Tamper::DropCandidates) && self.nodes[at].is_told => {}
             Event::Lacks(..) if self.tamper == Some(Tamper::DropLacks) => {}
-            Event::Told(at, from, takes) => self.told(at, from, takes),
+            Event::Told(at, from, flags) => self.told(at, from, flags),
             Event::Connected(client, id, server) => self.connect(client, id, server),
             Event::Asked(conn, groups) => {
                 let Conn { server, is_open, .. } = self.conns[conn];
@@ -371,6 +434,7 @@ impl World {
                 self.tell_news(conn);
             }
             Event::Sent(conn, bytes, whole) => self.sent(conn, bytes, whole),
+            Event::Crossed(conn, bytes, whole, passed) => self.cross(conn, bytes, whole, passed),
             Event::Taken(conn, bytes, whole) => self.taken(conn, bytes, whole),
             Event::Arrived(conn, bytes, whole) => self.arrive(conn, bytes, whole),
             Event::Ended(conn) => {
@@ -392,7 +456,7 @@ impl World {
                 }
             }
             Event::Comes(at) => {
-                let told = self.mesh.join([PeerId(at as u32)]);
+                let told = self.mesh.join([(PeerId(at as u32), self.spots.location(at))]);
                 self.tell(told);
                 self.after(TICK, Event::Tick(at));
             }
@@ -405,25 +469,40 @@ impl World {
     }
 
     /// A receiver hears of its candidates.
-    fn told(&mut self, at: usize, from: Vec<u32>, takes: bool) {
+    fn told(&mut self, at: usize, from: Vec<(u32, Share)>, (takes, is_behind_head): (bool, bool)) {
         self.nodes[at].is_told = true;
-        let candidate = |peer: usize| Candidate {
+        let candidate = |peer: usize, share: Share| Candidate {
             address: [10, 0, (peer >> 8) as u8, peer as u8].into(),
             port: 7,
             name: None,
             is_source: peer == SOURCE,
+            share,
         };
-        let members = from.into_iter().map(|peer| candidate(peer as usize));
-        let all: Vec<Candidate> = members.chain(takes.then(|| candidate(SOURCE))).collect();
-        self.hear(at, Input::Candidates(&all));
+        let members = from.into_iter().map(|(peer, share)| candidate(peer as usize, share));
+        let all: Vec<Candidate> = members.chain(takes.then(|| candidate(SOURCE, Share::ALL))).collect();
+        self.hear(at, Input::Candidates { all: &all, is_behind_head });
     }
 
     fn sent(&mut self, conn: usize, bytes: u64, whole: Option<u64>) {
-        let Conn { server, client, .. } = self.conns[conn];
+        let Conn { server, .. } = self.conns[conn];
         self.nodes[server].is_sending = false;
-        self.nodes[client].incoming.push_back((conn, bytes, whole));
-        self.take(client);
+        self.cross(conn, bytes, whole, 0);
         self.send(server);
+    }
+
+    /// Takes bytes that have come through so many joints through the next one, or to their host.
+    fn cross(&mut self, conn: usize, bytes: u64, whole: Option<u64>, passed: usize) {
+        let Conn { server, client, .. } = self.conns[conn];
+        let Some((joint, rate)) = self.spots.between(server, client).get(passed).copied() else {
+            self.nodes[client].incoming.push_back((conn, bytes, whole));
+            return self.take(client);
+        };
+        let (free_at, crossed) = self.joints.entry(joint).or_insert((Time::ZERO, 0));
+        let took = rate.map_or(Duration::ZERO, |rate| Duration(bytes * 1_000_000_000 / rate));
+        *free_at = self.now.max(*free_at) + took;
+        *crossed += bytes;
+        let at = *free_at;
+        self.at(at, Event::Crossed(conn, bytes, whole, passed + 1));
     }
 
     fn taken(&mut self, conn: usize, bytes: u64, whole: Option<u64>) {
@@ -441,10 +520,9 @@ impl World {
         if fault.is_a_complaint() {
             self.seeding.complain(by, about);
         }
-        if other != SOURCE
-            && let Some(told) = self.mesh.lose(by, about, fault.is_for_good())
-        {
-            self.tell([told]);
+        if other != SOURCE {
+            let told = self.mesh.lose(by, about, fault.is_for_good());
+            self.tell(told);
         }
     }
 

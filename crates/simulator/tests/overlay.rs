@@ -1,7 +1,7 @@
 //! Receivers that bring an object to each other, in virtual time: how long the honest ones take, what the
 //! source sends, and whom they name.
 
-use polycast_simulator::overlay::{GROUP_LEN, Host, Mood, Outcome, World};
+use polycast_simulator::overlay::{GROUP_LEN, Host, Mood, Outcome, Spots, World};
 use polycast_types::{Duration, Time};
 use std::collections::BTreeSet;
 
@@ -270,6 +270,93 @@ fn many_receivers_in_a_table() {
                 part(50)
             );
             assert!(objects <= 1.1, "{receivers} receivers: the source sends {objects:.3} objects");
+        }
+    }
+}
+
+/// Returns the most bytes that went through a joint in a direction, in objects, and what each did.
+fn crossings(outcome: &Outcome, groups: u64) -> f64 {
+    let object = (groups * GROUP_LEN) as f64;
+    for ((zone, rack, is_out), bytes) in &outcome.crossed {
+        let rack = rack.map_or(String::new(), |rack| format!(", rack {rack}"));
+        let way = if *is_out { "out" } else { "in" };
+        println!("  zone {zone}{rack}, {way}: {:.3} objects", *bytes as f64 / object);
+    }
+    outcome.crossed.values().copied().max().unwrap_or(0) as f64 / object
+}
+
+/// 128 MiB.
+const ZONED_GROUPS: u64 = 512;
+
+/// Runs hosts in zones and racks; gives how long the last one took over what `rate` takes for the object, and
+/// the most objects that went through a joint.
+fn run_in(seed: u64, hosts: &[Host], spots: &Spots, rate: u64) -> (f64, f64) {
+    let outcome = World::with_spots(seed, ZONED_GROUPS, (GIGABIT, hosts), spots.clone()).run(at_s(400.0));
+    let lives = |at: &usize| hosts[*at - 1].mood.is_served();
+    let took = last(&outcome, (1..=hosts.len()).filter(lives));
+    let took = took / Duration(ZONED_GROUPS * GROUP_LEN * 1_000_000_000 / rate).as_secs_f64();
+    let Outcome { lacking, objects, named, .. } = &outcome;
+    println!(
+        "seed {seed}: {took:.3} of the time, lacking {lacking}, objects {objects:.3}, named {named:?}, twice {}",
+        outcome.twice
+    );
+    (took, crossings(&outcome, ZONED_GROUPS))
+}
+
+/// Three zones of four hosts, the source among them, behind joints of a tenth of the rate: the object crosses
+/// each joint once, and takes as long as that takes.
+#[test]
+fn zones_are_crossed_once() {
+    for seed in 0..4 {
+        let receivers = (1..12).map(|at| (at / 4, 0)).collect();
+        let spots = Spots { receivers, zone_rate: Some(GIGABIT / 10), ..Spots::default() };
+        let (took, crossed) = run_in(seed, &[HONEST; 11], &spots, GIGABIT / 10);
+        assert!(crossed <= 1.02, "seed {seed}: {crossed:.3} objects went through a joint");
+        assert!(took <= 1.05, "seed {seed}: {took:.3} of what a joint takes for the object");
+    }
+}
+
+/// Racks of four hosts, with uplinks as fast as a host, or four times slower; zones beside them, or none; the
+/// source with others in its rack, alone there, or in a zone of its own.
+#[test]
+fn racks_are_crossed_once_wherever_the_source_is() {
+    let shapes = [(1, 8, (0, 0)), (2, 4, (0, 0)), (3, 3, (1, 1)), (1, 12, (0, 50)), (2, 2, (9, 9))];
+    for (seed, (zones, racks, source)) in (0..).zip(shapes) {
+        for slower in [1, 4] {
+            let in_zone = |zone| (0..racks).flat_map(move |rack| [(zone, rack); 4]);
+            let receivers: Vec<(u8, u8)> = (0..zones).flat_map(in_zone).collect();
+            let hosts = vec![HONEST; receivers.len()];
+            let rate = GIGABIT / slower;
+            let spots = Spots { source, receivers, zone_rate: Some(rate), rack_rate: Some(rate) };
+            println!("{zones} zones of {racks} racks, 1/{slower}, source at {source:?}");
+            let (took, crossed) = run_in(seed, &hosts, &spots, rate);
+            // Where a joint is no faster than a host, the heads' own paths carry as much as the joint.
+            let (most_took, most_crossed) = if slower == 1 { (1.4, 1.25) } else { (1.3, 1.25) };
+            assert!(crossed <= most_crossed, "{crossed:.3} objects went through a joint");
+            assert!(took <= most_took, "{took:.3} of what a joint takes for the object");
+        }
+    }
+}
+
+/// Four zones of four hosts behind joints of a quarter of the rate, with one host that does this.
+fn zones_with(seed: u64, at: usize, mood: Mood) -> (f64, f64) {
+    let receivers = (1..16).map(|at| (at / 4, 0)).collect();
+    let spots = Spots { receivers, zone_rate: Some(GIGABIT / 4), ..Spots::default() };
+    let mut hosts = [HONEST; 15];
+    hosts[at].mood = mood;
+    run_in(seed, &hosts, &spots, GIGABIT / 4)
+}
+
+/// Whichever host fails, the others get the object, and what fails costs little.
+#[test]
+fn one_that_fails_holds_no_zone() {
+    let moods = [Mood::Dies(at_s(2.0)), Mood::Hidden, Mood::Boasts, Mood::Spoils, Mood::Comes(at_s(3.0))];
+    for mood in moods {
+        for at in [0, 3, 5, 10, 14] {
+            println!("{mood:?} at {at}");
+            let (took, crossed) = zones_with(at as u64, at, mood);
+            assert!(took <= 1.3, "{took:.3} of what a joint takes for the object");
+            assert!(crossed <= 1.25, "{crossed:.3} objects went through a joint");
         }
     }
 }

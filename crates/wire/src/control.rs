@@ -29,7 +29,9 @@
 
 mod overlay;
 
-pub use overlay::{CANDIDATES_MAX, ENTER_RANGES_MAX, End, Fault, OVERLAY_RANGES_MAX, Overlay, WANT_MAX};
+pub use overlay::{
+    CANDIDATES_MAX, CandidateEnd, ENTER_RANGES_MAX, End, Fault, OVERLAY_RANGES_MAX, Overlay, Share, WANT_MAX,
+};
 
 use crate::cursor::{NAME_LEN_MAX, Put, Reader, SENTENCE_LEN_MAX};
 use crate::discovery::{CodeSign, emit_sign, parse_sign};
@@ -40,7 +42,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr};
 use core::ops::Range;
-use polycast_types::{AppId, DataId, Handle, ModificationTime, ObjectId};
+use polycast_types::{AppId, DataId, Handle, LOCATION_LEN_MAX, ModificationTime, ObjectId};
 
 /// The longest frame, length field not counted.
 pub const FRAME_LEN_MAX: usize = 2 << 20;
@@ -111,6 +113,8 @@ pub struct Hello<'a> {
     pub window_bytes: u64,
     /// TCP port where it serves other receivers of a chain.
     pub serve_port: u16,
+    /// Names of its zone and its rack, at most [`LOCATION_LEN_MAX`] bytes each; empty where it has none.
+    pub location: [&'a str; 2],
 }
 
 /// Kind of an object's bytes.
@@ -715,6 +719,7 @@ fn put_hello(hello: &Hello<'_>, out: &mut Vec<u8>) {
     out.text(hello.name, NAME_LEN_MAX);
     out.u64(hello.window_bytes);
     out.u16(hello.serve_port);
+    hello.location.iter().for_each(|name| out.text(name, LOCATION_LEN_MAX));
 }
 
 fn take_hello<'a>(r: &mut Reader<'a>) -> Result<Hello<'a>, WireError> {
@@ -723,6 +728,7 @@ fn take_hello<'a>(r: &mut Reader<'a>) -> Result<Hello<'a>, WireError> {
         name: r.text(NAME_LEN_MAX)?,
         window_bytes: r.u64()?,
         serve_port: r.u16()?,
+        location: [r.text(LOCATION_LEN_MAX)?, r.text(LOCATION_LEN_MAX)?],
     })
 }
 

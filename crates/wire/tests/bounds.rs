@@ -160,7 +160,9 @@ fn ranges_are_at_most_4096() {
 #[test]
 fn first_frames_are_short() {
     let name = "n".repeat(255);
-    let hello = Control::Hello(Hello { handle: Handle(1), name: &name, window_bytes: 1, serve_port: 1 });
+    let location = [&*name; 2];
+    let hello = Hello { handle: Handle(1), name: &name, window_bytes: 1, serve_port: 1, location };
+    let hello = Control::Hello(hello);
     let have = many_ranges(control::ENTER_RANGES_MAX);
     let enter = Control::Overlay(Overlay::Enter { handle: Handle(1), ticket: [7; 32], entry: 5, have });
     for first in [hello, enter] {
@@ -271,6 +273,7 @@ fn texts_of_any_length_are_written_and_long_ones_are_not_read() {
             name: &text,
             window_bytes: 1,
             serve_port: 1,
+            location: [""; 2],
         })));
         assert!(text.starts_with(&name) && name.len() >= len.min(254));
         let announcement = Announcement {
@@ -292,7 +295,7 @@ fn texts_of_any_length_are_written_and_long_ones_are_not_read() {
     }
     let refuse = |len: usize| [&(len as u16).to_be_bytes()[..], &vec![b'a'; len]].concat();
     assert!(is_taken(&frame(3, &refuse(1_024))) && !is_taken(&frame(3, &refuse(1_025))));
-    let hello = |len: usize| [&[polycast_wire::VERSION][..], &[0; 8], &refuse(len), &[0; 10]].concat();
+    let hello = |len: usize| [&[polycast_wire::VERSION][..], &[0; 8], &refuse(len), &[0; 14]].concat();
     assert!(is_taken(&frame(1, &hello(255))) && !is_taken(&frame(1, &hello(256))));
 }
 

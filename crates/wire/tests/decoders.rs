@@ -87,7 +87,13 @@ fn transfer_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
     let ranges: Vec<_> = (0..6).map(|i| 10 * i + number % 4..10 * i + 5).collect();
     let handle = Handle(number);
     [
-        Control::Hello(Hello { handle, name: text, window_bytes: number, serve_port: 9 }),
+        Control::Hello(Hello {
+            handle,
+            name: text,
+            window_bytes: number,
+            serve_port: 9,
+            location: [text; 2],
+        }),
         Control::Welcome(Welcome {
             object,
             form: Form::Directory,

@@ -19,7 +19,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use polycast_types::{AppId, DataId, Handle, ModificationTime, ObjectId};
 use polycast_wire::VERSION;
 use polycast_wire::control::{
-    Control, Delta, End, Fault, Form, Hello, Offered, Overlay, SealSecret, Welcome,
+    CandidateEnd, Control, Delta, End, Fault, Form, Hello, Offered, Overlay, SealSecret, Share, Welcome,
 };
 use polycast_wire::data::{self, CodedHeader, FragmentHeader};
 use polycast_wire::discovery::{Announcement, CodeSign, Discovery, QUESTION_LEN, QUESTION_LEN_MIN};
@@ -203,7 +203,13 @@ fn first_frames() -> Vec<Control<'static>> {
     let handle = Handle(E);
     let hash = |first: u8| -> [u8; 32] { std::array::from_fn(|at| first + at as u8) };
     vec![
-        Control::Hello(Hello { handle, name: "rack-ä", window_bytes: B, serve_port: PORT }),
+        Control::Hello(Hello {
+            handle,
+            name: "host-ä",
+            window_bytes: B,
+            serve_port: PORT,
+            location: ["zone", "rack"],
+        }),
         Control::Ask { handle, nonce: hash(0x10) },
         Control::Offered(Offered {
             handle,
@@ -221,7 +227,7 @@ fn first_frames() -> Vec<Control<'static>> {
         Control::Paired(std::array::from_fn(|at| 0x54 + at as u8)),
         Control::Join {
             proof: hash(0x60),
-            hello: Hello { handle, name: "name", window_bytes: B, serve_port: PORT },
+            hello: Hello { handle, name: "name", window_bytes: B, serve_port: PORT, location: [""; 2] },
         },
         Control::Welcome(Welcome {
             object: object(),
@@ -313,9 +319,11 @@ fn control_frames() -> Vec<Control<'static>> {
 /// The frames by which receivers bring an object to each other.
 fn overlay_frames() -> Vec<Control<'static>> {
     let end = End { address: ADDRESS, port: PORT, name: Some("host") };
-    let ends = vec![end, End { address: ADDRESS_V6, port: PORT, name: None }];
+    let end_v6 = End { address: ADDRESS_V6, port: PORT, name: None };
+    let share = Share::new(7, 3, 2).expect("it is one");
+    let ends = vec![CandidateEnd { end, share }, CandidateEnd { end: end_v6, share: Share::ALL }];
     let frames = [
-        Overlay::Candidates { entry: A, ends },
+        Overlay::Candidates { entry: A, is_behind_head: true, ends },
         Overlay::Enter { handle: Handle(A), ticket: [0x77; 32], entry: B, have: vec![C..D, E..F] },
         Overlay::Holds(vec![A..B, C..D]),
         Overlay::Want(vec![B, A]),

@@ -7,7 +7,7 @@ use polycast_api::client::{default_folder, default_socket};
 use polycast_api::settings::{self, HubConfig, OciConfig, SettingsError};
 use polycast_net::priority::{Dscp, NoClass};
 use polycast_net::tls::{IdentityFiles, JoinToken, MANAGER};
-use polycast_types::parse_bytes;
+use polycast_types::{LOCATION_LEN_MAX, Location, parse_bytes};
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -18,9 +18,6 @@ use std::time::Duration;
 const STORE_MAX: RangeInclusive<u64> = 1 << 20..=1 << 50;
 /// Times that an object may stay in a store.
 const STORE_TTL_S: RangeInclusive<u64> = 1..=3_650 * 86_400;
-
-/// Longest name of a rack or a zone, in bytes.
-const LABEL_LEN_MAX: usize = 64;
 
 /// TCP port of an agent whose settings name none.
 pub const CONTROL_PORT: u16 = 7_401;
@@ -36,9 +33,10 @@ pub struct AgentConfig {
     pub manager_name: String,
     /// This host's name in the cluster; without one the host's own.
     pub name: Option<String>,
-    /// The rack that this host is in, in the operator's words; `polycast nodes` shows it.
+    /// The rack that this host is in, in the operator's words. Where racks or zones are named, each object enters
+    /// each of them once over TCP.
     pub rack: Option<String>,
-    /// The zone that it is in, such as a room or a site; shown likewise.
+    /// The zone that it is in, such as a room or a site; the same name of a rack in two zones is two racks.
     pub zone: Option<String>,
     /// The interface that carries the transfers, by name or IPv4 address; without one that of the default
     /// route.
@@ -316,6 +314,12 @@ impl AgentConfig {
         span.map(Some).ok_or_else(|| SettingsError::Value { setting: "store-ttl", reason: reason() })
     }
 
+    /// Zone and rack of this host.
+    pub(super) fn location(&self) -> Location {
+        let [zone, rack] = [&self.zone, &self.rack].map(|name| name.clone().unwrap_or_default());
+        Location { zone, rack }
+    }
+
     /// `dscp` as a class.
     ///
     /// # Errors
@@ -358,9 +362,11 @@ impl AgentConfig {
 fn check_label(setting: &'static str, label: Option<&str>) -> Result<(), SettingsError> {
     let odd = |c: char| c.is_whitespace() || c.is_control() || c == ',';
     match label {
-        Some(label) if label.is_empty() || label.len() > LABEL_LEN_MAX || label.contains(odd) => {
+        Some(label)
+            if label.is_empty() || label.len() > usize::from(LOCATION_LEN_MAX) || label.contains(odd) =>
+        {
             let reason = format!(
-                "'{label}' cannot be one: take 1 to {LABEL_LEN_MAX} letters without spaces or commas"
+                "'{label}' cannot be one: take 1 to {LOCATION_LEN_MAX} letters without spaces or commas"
             );
             Err(SettingsError::Value { setting, reason })
         }

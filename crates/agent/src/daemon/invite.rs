@@ -550,6 +550,7 @@ fn receiver(
             Rendezvous::At(invitation.source, invitation.handle)
         },
         called: Some(Called { object, object_len, root, permitted }),
+        location: shared.location.clone(),
         interface: shared.interface(),
         sink: Sink::Kept { path, keeper: keeper(shared, invitation) },
         options: shared.default_options(),

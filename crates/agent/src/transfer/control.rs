@@ -18,7 +18,7 @@ use polycast_protocol::session::{
     Entry, Expected, Gone, Goodbye, GuestId, Roster, RosterConfig, RosterInput as Input,
     RosterOutput as Output, Verdicts, Why,
 };
-use polycast_types::{Handle, RangeSet};
+use polycast_types::{Handle, Location, RangeSet};
 use polycast_wire::control::{Control, Hash, Hello, Offered, Overlay, Salt, proven_group};
 use polycast_wire::discovery::CodeSign;
 use rustix::event::{PollFd, PollFlags};
@@ -33,12 +33,14 @@ use std::sync::Arc;
 const PART_WITHIN: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Details of a receiver from its HELLO.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Guest {
     /// Address at which it serves others.
     pub(super) serve: Option<SocketAddr>,
     /// Bytes of datagrams that its socket holds.
     pub(super) window_bytes: u64,
+    /// Its zone and rack.
+    pub(super) location: Location,
     /// Salt that it was sent in WELCOME: it chooses the bytes that this receiver shows in the end.
     pub(super) salt: Salt,
 }
@@ -322,7 +324,7 @@ impl Session {
 
     /// Returns the details of a receiver from its HELLO.
     pub(super) fn guest(&self, guest: GuestId) -> Option<Guest> {
-        self.guests.get(&guest).copied()
+        self.guests.get(&guest).cloned()
     }
 
     /// The name of a receiver for others that connect to it: where ends show certificates, they look whether
@@ -443,8 +445,8 @@ impl Session {
         let mut fetchers = Vec::new();
         for (stream, first) in heard {
             match first {
-                First::Hello { name, words, proof } => {
-                    let hello = Hello { name: &name, ..words };
+                First::Hello { name, words, location, proof } => {
+                    let hello = Hello { name: &name, location: location.names(), ..words };
                     if let Err(error) = stream.peer_names().check(hello.name) {
                         let why = error.to_string();
                         // There are only so many receivers, and each is spoken of once: any member can come
@@ -563,7 +565,8 @@ impl Session {
         // Those who are turned away leave nothing behind.
         if self.roster.entry(guest).is_some() {
             let window_bytes = hello.window_bytes;
-            self.guests.insert(guest, Guest { serve, window_bytes, salt: fresh_salt() });
+            let location = Location::of(hello.location);
+            self.guests.insert(guest, Guest { serve, window_bytes, location, salt: fresh_salt() });
             let stream = self.streams.get_mut(&guest).expect("it has just been put there");
             stream.trust();
             stream.keep_queue_short();
@@ -666,6 +669,7 @@ enum First {
     Hello {
         name: String,
         words: Hello<'static>,
+        location: Location,
         /// Proof that it has the offer's secret.
         proof: Option<Hash>,
     },
@@ -686,10 +690,11 @@ enum First {
 
 impl First {
     fn hello(hello: &Hello<'_>, proof: Option<Hash>) -> Self {
-        let Hello { handle, name, window_bytes, serve_port } = *hello;
+        let Hello { handle, name, window_bytes, serve_port, location } = *hello;
         First::Hello {
             name: name.to_string(),
-            words: Hello { handle, name: "", window_bytes, serve_port },
+            words: Hello { handle, name: "", window_bytes, serve_port, location: [""; 2] },
+            location: Location::of(location),
             proof,
         }
     }

@@ -229,7 +229,7 @@ mod tests {
         let door = Door::new("127.0.0.1:9".parse().unwrap());
         let receiver = door.desk(Handle(1), Side::Receiver).unwrap();
         let source = door.desk(Handle(2), Side::Source).unwrap();
-        let hello = Hello { handle: Handle(1), name: "a", window_bytes: 1, serve_port: 1 };
+        let hello = Hello { handle: Handle(1), name: "a", window_bytes: 1, serve_port: 1, location: [""; 2] };
         let hello = Visit::of(&Control::Hello(hello)).unwrap();
         assert!(door.pass(hello, visitor()).is_err(), "a receiver takes no other");
         assert!(door.pass(enter(1), visitor()).is_ok() && door.pass(enter(2), visitor()).is_ok());

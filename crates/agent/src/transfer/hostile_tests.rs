@@ -166,6 +166,7 @@ fn receive_with(words: Option<Vec<u8>>, options: Options, called: Option<Called>
         name: "a".into(),
         rendezvous: Rendezvous::At(address, Handle(1)),
         called,
+        location: polycast_types::Location::default(),
         interface: Ipv4Addr::LOCALHOST.into(),
         sink: Sink::Raw(folder.path().join("object")),
         options,

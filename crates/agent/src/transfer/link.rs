@@ -70,8 +70,8 @@ impl Link {
         };
         let answer_timeout = within.max(ANSWER_WITHIN);
         let config = GuestConfig::new(handle, spec.name.clone());
-        let called = spec.called.clone();
-        let config = GuestConfig { window_bytes, serve_port, answer_timeout, called, ..config };
+        let (called, location) = (spec.called.clone(), spec.location.clone());
+        let config = GuestConfig { window_bytes, serve_port, location, answer_timeout, called, ..config };
         let (now, guest) = (clock.now(), Guest::new(clock.now(), config));
         let mut link =
             Link { guest, clock, stream, gone: false, ended: None, signed_at: now, proof, round_trip };

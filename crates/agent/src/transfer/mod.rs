@@ -72,7 +72,7 @@ use polycast_net::store::{MoreRoom, PartFile};
 use polycast_net::tls::{Expected, Security};
 use polycast_protocol::route::Route;
 use polycast_protocol::session::HAVE_WITHIN;
-use polycast_types::{Duration, Handle, ModificationTime, ObjectId, PullTuning, Rate};
+use polycast_types::{Duration, Handle, Location, ModificationTime, ObjectId, PullTuning, Rate};
 use polycast_wire::control::{Delta, Hash};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -248,6 +248,8 @@ pub struct SourceSpec {
     pub root: Option<Hash>,
     /// The receivers.
     pub receivers: Receivers,
+    /// Zone and rack of this host.
+    pub location: Location,
     /// Address of the local interface to send from.
     pub interface: IpAddr,
     /// The path.
@@ -363,6 +365,8 @@ pub struct ReceiverSpec {
     pub rendezvous: Rendezvous,
     /// Transfer that the source has called for; `None` where this end has not been called.
     pub called: Option<Called>,
+    /// Zone and rack of this host.
+    pub location: Location,
     /// Address of the local interface to receive on.
     pub interface: IpAddr,
     /// Destination of the object.

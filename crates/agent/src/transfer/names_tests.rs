@@ -125,6 +125,7 @@ fn misled(receiver: &Security, member: &Security) -> (String, bool) {
         name: "a".into(),
         rendezvous: Rendezvous::At(address, Handle(1)),
         called: Some(called),
+        location: polycast_types::Location::default(),
         interface: Ipv4Addr::LOCALHOST.into(),
         sink: Sink::Raw(folder.path().join("object")),
         options: Options { sealing: Sealing::By(receiver.clone()), ..patient() },

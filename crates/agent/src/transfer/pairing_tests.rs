@@ -50,6 +50,7 @@ fn offer(code: &OfferCode, bytes: &[u8], sealing: Sealing) -> Offer {
         source: Arc::new(bytes.to_vec()),
         root: None,
         receivers: Receivers::AtLeast(1),
+        location: polycast_types::Location::default(),
         interface: Ipv4Addr::LOCALHOST.into(),
         path: Path::Multicast { group, rate: None, attempts: None, outer: Vec::new() },
         options: Options { code: Some(code.clone()), sealing, join_timeout: LONG, ..Options::default() },
@@ -80,6 +81,7 @@ fn take_unless(
         name: "a".into(),
         rendezvous: Rendezvous::At(SocketAddr::from((Ipv4Addr::LOCALHOST, 9)), Handle(0)),
         called: None,
+        location: polycast_types::Location::default(),
         interface: Ipv4Addr::LOCALHOST.into(),
         sink: Sink::Raw(path.clone()),
         options: Options { sealing, ..Options::default() },
@@ -322,7 +324,7 @@ fn first_frames_open_what_the_table_says() {
     let code = OfferCode::drawn();
     let source = offer(&code, &[7; 600_000], Sealing::ByCode);
     let (handle, hash) = (source.handle, [5; 32]);
-    let hello = Hello { handle, name: "a", window_bytes: 1 << 20, serve_port: 9 };
+    let hello = Hello { handle, name: "a", window_bytes: 1 << 20, serve_port: 9, location: [""; 2] };
     let invite = Control::Invite {
         address: [127, 0, 0, 1].into(),
         port: 9,

@@ -360,7 +360,9 @@ impl Run {
                 GuestOutput::Begin => self.begin()?,
                 GuestOutput::Resume => self.looked(),
                 GuestOutput::Channel { channel, outer_len } => self.change_channel(channel, outer_len)?,
-                GuestOutput::Candidates { entry, ends } => self.take_candidates(entry, ends),
+                GuestOutput::Candidates { entry, is_behind_head, ends } => {
+                    self.take_candidates(entry, (is_behind_head, ends));
+                }
                 GuestOutput::Speak { own, members } => self.gather(own, &members),
                 GuestOutput::Follow { member, address, port, name } => {
                     self.follow(member, (address, port).into(), &self.spec.named(name));

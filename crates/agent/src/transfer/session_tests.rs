@@ -95,6 +95,7 @@ pub(super) fn start_over(path: Path, object: Vec<u8>, options: Options) -> Sourc
         source: Arc::new(object),
         root: None,
         receivers: Receivers::Named(["a", "b"].map(|name| (name.to_string(), called)).into()),
+        location: polycast_types::Location::default(),
         interface: Ipv4Addr::LOCALHOST.into(),
         path,
         options,
@@ -120,7 +121,7 @@ pub(super) fn frame(control: &Control<'_>) -> Vec<u8> {
 }
 
 pub(super) fn hello(handle: Handle, name: &str) -> Vec<u8> {
-    frame(&Control::Hello(Hello { handle, name, window_bytes: 1 << 20, serve_port: 9 }))
+    frame(&Control::Hello(Hello { handle, name, window_bytes: 1 << 20, serve_port: 9, location: [""; 2] }))
 }
 
 /// Writes bytes on a connection of its own and gives the first frame of the answer that is no ALIVE.

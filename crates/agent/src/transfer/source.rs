@@ -270,6 +270,7 @@ impl Run {
             slow: spec.options.slow,
             sealed: seal.is_some(),
             first,
+            location: spec.location.clone(),
             ..SenderConfig::new(handle, geometry, batch_of(outer_len + tags_len + fragment_len))
         });
         let (expected, addresses) = spec.receivers.expected();
@@ -407,9 +408,11 @@ impl Run {
             match event {
                 Event::Welcome(guest) => self.welcome(guest),
                 Event::Ready { guest, have, .. } => {
-                    let window_bytes = self.session.guest(guest).map_or(0, |guest| guest.window_bytes);
+                    let known = self.session.guest(guest);
+                    let (window_bytes, location) =
+                        known.map(|guest| (guest.window_bytes, guest.location)).unwrap_or_default();
                     let peer = PeerId(guest.0);
-                    self.machine.handle(now, Input::Ready { peer, window_bytes, have });
+                    self.machine.handle(now, Input::Ready { peer, window_bytes, have, location });
                 }
                 Event::Start => {
                     self.gather_racks();

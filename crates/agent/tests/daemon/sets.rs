@@ -216,6 +216,7 @@ fn hand_over(
         source: Arc::new(bytes),
         root: None,
         receivers: Invited::Named(vec![("b".into(), to.control)]),
+        location: polycast_types::Location::default(),
         interface: [127, 0, 0, 1].into(),
         path: Way::Chain,
         options: Options::default(),

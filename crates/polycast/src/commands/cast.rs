@@ -104,6 +104,7 @@ fn perform(
         source: object.source,
         root: None,
         receivers: Receivers::Told(folders.len()),
+        location: polycast_types::Location::default(),
         interface,
         path: DataPath::Multicast {
             group: network::fresh_group(interface),
@@ -123,6 +124,7 @@ fn perform(
                 name: receiver_name(number),
                 rendezvous: rendezvous.clone(),
                 called: None,
+                location: polycast_types::Location::default(),
                 interface,
                 sink: Sink::At { path: folder.join(&copy), replace: args.force },
                 options: options.clone(),

@@ -104,6 +104,7 @@ fn offer(
             true => Receivers::AtLeast(receivers),
             false => Receivers::Count(receivers),
         },
+        location: polycast_types::Location::default(),
         interface: interface.address,
         path: Path::Multicast {
             group: network::group_of(door.pool, &interface)?.draw(door.udp_port),

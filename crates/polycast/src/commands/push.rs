@@ -233,6 +233,7 @@ fn offer(
         source: object.source,
         root: None,
         receivers: Receivers::Count(sessions.len()),
+        location: polycast_types::Location::default(),
         interface: interface.address,
         path: Path::Multicast {
             group: network::fresh_group(interface.address),

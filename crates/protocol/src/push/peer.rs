@@ -16,7 +16,7 @@ use core::ops::Range;
 use has::Has;
 use lap::Lap;
 use path::OwnPath;
-use polycast_types::{Duration, RangeSet, Time};
+use polycast_types::{Duration, Location, RangeSet, Time};
 use repairs::Repairs;
 use signs::Signs;
 use trials::Trials;
@@ -49,6 +49,8 @@ pub(super) struct Idle {
 /// One receiver.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
+    /// Its zone and rack.
+    pub(super) location: Location,
     pub(super) service: Service,
     /// Packets that may be in flight to it.
     pub(super) window: u64,
@@ -106,6 +108,7 @@ impl Peer {
     pub(super) fn new(now: Time, window: u64, have: RangeSet) -> Self {
         Peer {
             service: Service::Listening { since: now },
+            location: Location::default(),
             window,
             lap: Lap::default(),
             has: Has::new(have),

@@ -21,7 +21,7 @@ use crate::session::Why;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::ops::Range;
-use polycast_types::{Duration, RangeSet, Time};
+use polycast_types::{Duration, Location, RangeSet, Time};
 use polycast_wire::control::{Control, Overlay};
 use polycast_wire::data::{FLAG_ATTEMPT, FLAG_REPORT, IP_UDP_LEN};
 use sent::Sent;
@@ -106,7 +106,7 @@ impl Sender {
             fragments: config.geometry.fragments(),
             peers: BTreeMap::new(),
             racks: BTreeMap::new(),
-            mesh: Mesh::new(config.handle.0),
+            mesh: Mesh::new(config.handle.0, config.location.clone()),
             outputs: VecDeque::new(),
             started_at: None,
             closed: false,
@@ -146,7 +146,9 @@ impl Sender {
     /// Takes in what happened.
     pub fn handle(&mut self, now: Time, input: Input<'_>) {
         match input {
-            Input::Ready { peer, window_bytes, have } => self.join(now, peer, window_bytes, have),
+            Input::Ready { peer, window_bytes, have, location } => {
+                self.join(now, peer, window_bytes, have, location);
+            }
             Input::Start => {
                 assert!(self.started_at.is_none(), "a transfer starts once");
                 self.started_at = Some(now);
@@ -269,9 +271,9 @@ impl Sender {
         fragments.saturating_mul(u64::from(geometry.fragment_len)).min(geometry.object_len)
     }
 
-    fn join(&mut self, now: Time, id: PeerId, window_bytes: u64, have: RangeSet) {
+    fn join(&mut self, now: Time, id: PeerId, window_bytes: u64, have: RangeSet, location: Location) {
         let window = (window_bytes / self.packet_len()).max(u64::from(self.config.batch));
-        let peer = Peer::new(now, window, have);
+        let peer = Peer { location, ..Peer::new(now, window, have) };
         let taken = self.peers.insert(id, peer);
         assert!(taken.is_none(), "{id:?} joined twice");
         self.needed = 0..0;

@@ -6,9 +6,9 @@ use alloc::collections::VecDeque;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::net::IpAddr;
-use polycast_types::{Duration, Handle, ModificationTime, ObjectId, Time};
+use polycast_types::{Duration, Handle, Location, ModificationTime, ObjectId, Time};
 use polycast_wire::WireError;
-use polycast_wire::control::{Control, Form, Hello, Overlay, Salt, Welcome};
+use polycast_wire::control::{CandidateEnd, Control, Form, Hello, Overlay, Salt, Share, Welcome};
 
 /// A source may ask for no more patience than this: the number is a peer's.
 const STALL_MAX: Duration = Duration::from_secs(3_600);
@@ -27,6 +27,8 @@ pub struct GuestConfig {
     pub window_bytes: u64,
     /// TCP port where it serves others; 0 where it does not.
     pub serve_port: u16,
+    /// Its zone and rack.
+    pub location: Location,
     /// A source that does not answer HELLO for so long is given up.
     pub answer_timeout: Duration,
     /// Transfer that it was called for; `None` where it comes by itself.
@@ -38,7 +40,8 @@ impl GuestConfig {
     #[must_use]
     pub fn new(handle: Handle, name: String) -> Self {
         let answer_timeout = ANSWER_WITHIN;
-        GuestConfig { handle, name, window_bytes: 0, serve_port: 0, answer_timeout, called: None }
+        let location = Location::default();
+        GuestConfig { handle, name, window_bytes: 0, serve_port: 0, location, answer_timeout, called: None }
     }
 }
 
@@ -164,8 +167,10 @@ pub enum Output {
     Candidates {
         /// Entry number to show the source.
         entry: Option<u64>,
-        /// Address, TCP port and name of each.
-        ends: Vec<(IpAddr, u16, Option<String>)>,
+        /// Set if the bytes come into its rack or its zone by one member, in no order.
+        is_behind_head: bool,
+        /// Address, TCP port and name of each, and the groups that may be requested there.
+        ends: Vec<(IpAddr, u16, Option<String>, Share)>,
     },
     /// Speak for these receivers of the rack.
     Speak {
@@ -249,8 +254,8 @@ impl Guest {
     /// Its first frame.
     #[must_use]
     pub fn hello(&self) -> Control<'_> {
-        let GuestConfig { handle, ref name, window_bytes, serve_port, .. } = self.config;
-        Control::Hello(Hello { handle, name, window_bytes, serve_port })
+        let GuestConfig { handle, ref name, window_bytes, serve_port, ref location, .. } = self.config;
+        Control::Hello(Hello { handle, name, window_bytes, serve_port, location: location.names() })
     }
 
     /// Returns true if the rest comes over TCP, from candidates.
@@ -370,14 +375,16 @@ impl Guest {
             Control::Channel { channel, outer_len } => {
                 self.outputs.push_back(Output::Channel { channel, outer_len });
             }
-            Control::Overlay(Overlay::Candidates { entry, ref ends }) => {
+            Control::Overlay(Overlay::Candidates { entry, is_behind_head, ref ends }) => {
                 self.chained = true;
                 self.outputs.push_back(Output::Alone);
                 if !self.is_committed() {
-                    let ends =
-                        ends.iter().map(|end| (end.address, end.port, end.name.map(ToString::to_string)));
+                    let ends = ends.iter().map(|CandidateEnd { end, share }| {
+                        (end.address, end.port, end.name.map(ToString::to_string), *share)
+                    });
                     let entry = Some(entry).filter(|entry| *entry != 0);
-                    self.outputs.push_back(Output::Candidates { entry, ends: ends.collect() });
+                    let ends = ends.collect();
+                    self.outputs.push_back(Output::Candidates { entry, is_behind_head, ends });
                 }
             }
             Control::Root(ref root) => {

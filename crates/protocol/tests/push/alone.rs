@@ -6,7 +6,7 @@ use crate::settings::{config, receiver};
 use polycast_protocol::push::{
     PeerId, Receiver, ReceiverInput, ReceiverOutput, Sender, SenderConfig, SenderInput,
 };
-use polycast_types::{Duration, RangeSet, Time};
+use polycast_types::{Duration, Location, RangeSet, Time};
 use polycast_wire::control::Control;
 
 fn at(millis: u64) -> Time {
@@ -96,8 +96,12 @@ fn who_joins_late_takes_the_data_channel_if_there_is_one() {
     for multicast in [true, false] {
         let mut sender = Sender::new(SenderConfig { multicast, ..config(geometry(1_000)) });
         for peer in [1, 2] {
-            let ready =
-                SenderInput::Ready { peer: PeerId(peer), window_bytes: 1 << 20, have: RangeSet::new() };
+            let ready = SenderInput::Ready {
+                peer: PeerId(peer),
+                window_bytes: 1 << 20,
+                have: RangeSet::new(),
+                location: Location::default(),
+            };
             sender.handle(at(peer.into()), ready);
             if peer == 1 {
                 sender.handle(at(1), SenderInput::Start);

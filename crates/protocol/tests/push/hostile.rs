@@ -9,7 +9,7 @@ use polycast_protocol::push::{
     PeerId, Receiver, ReceiverInput, ReceiverOutput, Sender, SenderConfig, SenderInput, SenderOutput,
 };
 use polycast_protocol::session::Why;
-use polycast_types::{Duration, RangeSet, Rate, Time};
+use polycast_types::{Duration, Location, RangeSet, Rate, Time};
 use polycast_wire::control::{Control, Overlay, RANGES_MAX};
 use polycast_wire::data::{CODED_FRAGMENTS_MAX, FLAG_ATTEMPT, FLAG_PATCH, FLAG_REPORT};
 use proptest::prelude::*;
@@ -49,7 +49,10 @@ impl Heard {
             0..=3 if self.joined.insert(peer) => {
                 let have: RangeSet = liar.ranges(self.fragments).into_iter().collect();
                 let window_bytes = liar.number(1 << 20);
-                self.sender.handle(now, SenderInput::Ready { peer, window_bytes, have });
+                self.sender.handle(
+                    now,
+                    SenderInput::Ready { peer, window_bytes, have, location: Location::default() },
+                );
             }
             4 | 5 if !std::mem::replace(&mut self.started, true) => {
                 self.sender.handle(now, SenderInput::Start)
@@ -132,7 +135,9 @@ impl Heard {
             }
             SenderOutput::Candidates(told) => {
                 assert!(self.joined.contains(&told.peer) && !self.settled.contains(&told.peer), "{told:?}");
-                assert!({ told.from }.iter().all(|from| *from != told.peer && self.joined.contains(from)));
+                assert!(
+                    { told.from }.iter().all(|(from, _)| *from != told.peer && self.joined.contains(from))
+                );
                 self.chained.insert(told.peer);
             }
             SenderOutput::AllowanceUsed { remaining_bytes } => assert!(remaining_bytes > 0),
@@ -334,7 +339,10 @@ fn who_is_settled_before_the_start_stays_so() {
         let mut sender = Sender::new(SenderConfig { multicast, ..config(geometry(40)) });
         for peer in [0, 1, 2].map(PeerId) {
             let have = if peer.0 == 0 { std::iter::once(0..40).collect() } else { RangeSet::new() };
-            sender.handle(Time(1), SenderInput::Ready { peer, window_bytes: 1 << 20, have });
+            sender.handle(
+                Time(1),
+                SenderInput::Ready { peer, window_bytes: 1 << 20, have, location: Location::default() },
+            );
         }
         let control = |peer, control| SenderInput::Control { peer: PeerId(peer), control };
         sender.handle(Time(2), control(0, &Control::DataRcvd { patched_bytes: 0, proof: [0; 32] }));

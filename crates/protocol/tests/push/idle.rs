@@ -4,7 +4,7 @@ use crate::settings::config;
 use crate::{geometry, seconds};
 use polycast_protocol::push::{PeerId, Sender, SenderConfig, SenderInput, SenderOutput, SlowPolicy};
 use polycast_protocol::session::Why;
-use polycast_types::{Duration, RangeSet, Time};
+use polycast_types::{Duration, Location, RangeSet, Time};
 use polycast_wire::control::Control;
 use std::collections::BTreeMap;
 
@@ -25,7 +25,15 @@ fn ready(config: SenderConfig, receivers: u32) -> Bench {
     let mut sender =
         Sender::new(SenderConfig { progress_timeout: PATIENCE, slow: SlowPolicy::Wait, ..config });
     for peer in (0..receivers).map(PeerId) {
-        sender.handle(Time(1), SenderInput::Ready { peer, window_bytes: 1 << 24, have: RangeSet::new() });
+        sender.handle(
+            Time(1),
+            SenderInput::Ready {
+                peer,
+                window_bytes: 1 << 24,
+                have: RangeSet::new(),
+                location: Location::default(),
+            },
+        );
     }
     Bench { sender, now: Time(1), position: 0, settled: BTreeMap::new(), alone: Vec::new() }
 }

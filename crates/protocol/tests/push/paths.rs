@@ -5,7 +5,7 @@ use crate::settings::config;
 use crate::world::{Faults, World};
 use crate::{deliver, geometry, on_a_granted_path, seconds};
 use polycast_protocol::push::{PeerId, Sender, SenderConfig, SenderInput, SenderOutput};
-use polycast_types::{Duration, RangeSet, Time};
+use polycast_types::{Duration, Location, RangeSet, Time};
 use polycast_wire::control::Control;
 use polycast_wire::data::FLAG_ATTEMPT;
 use proptest::prelude::*;
@@ -31,7 +31,15 @@ fn so_many_that_have_lost(peers: u32, lost: std::ops::Range<u64>) -> Sender {
     let mut sender = Sender::new(config(geometry(40)));
     for peer in 0..peers {
         let have = RangeSet::new();
-        sender.handle(Time(1), SenderInput::Ready { peer: PeerId(peer), window_bytes: 1 << 20, have });
+        sender.handle(
+            Time(1),
+            SenderInput::Ready {
+                peer: PeerId(peer),
+                window_bytes: 1 << 20,
+                have,
+                location: Location::default(),
+            },
+        );
     }
     sender.handle(Time(1), SenderInput::Start);
     assert_eq!(said(&mut sender, Time(1)).len(), 1, "an attempt");

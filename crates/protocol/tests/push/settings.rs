@@ -25,6 +25,7 @@ pub(crate) fn config(geometry: Geometry) -> SenderConfig {
         patch_delay: Duration::from_millis(5),
         sealed: false,
         first: 0,
+        location: polycast_types::Location::default(),
     }
 }
 

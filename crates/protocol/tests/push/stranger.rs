@@ -7,7 +7,7 @@ use crate::world::{Faults, World};
 use polycast_protocol::push::{
     PeerId, Receiver, ReceiverInput, ReceiverOutput, Sender, SenderInput, SenderOutput,
 };
-use polycast_types::{Duration, RangeSet, Time};
+use polycast_types::{Duration, Location, RangeSet, Time};
 use polycast_wire::control::Control;
 use polycast_wire::data::{FLAG_PATCH, FLAG_REPORT};
 use proptest::prelude::*;
@@ -239,7 +239,10 @@ fn what_is_still_to_come_is_not_patched() {
     };
     for peer in [0, 1].map(PeerId) {
         let have = RangeSet::new();
-        sender.handle(Time(1), SenderInput::Ready { peer, window_bytes: 1 << 20, have });
+        sender.handle(
+            Time(1),
+            SenderInput::Ready { peer, window_bytes: 1 << 20, have, location: Location::default() },
+        );
     }
     sender.handle(Time(1), SenderInput::Start);
     while sender.poll(Time(1)).is_some() {}

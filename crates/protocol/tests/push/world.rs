@@ -19,7 +19,7 @@ use polycast_protocol::session::{
     Expected, Gone, Goodbye, Guest, GuestConfig, GuestId, GuestInput, GuestOutput, Roster, RosterConfig,
     RosterInput, RosterOutput, Verdicts,
 };
-use polycast_types::{Duration, ObjectId, RangeSet, Time};
+use polycast_types::{Duration, Location, ObjectId, RangeSet, Time};
 use polycast_wire::control::{Control, Form, Welcome};
 use polycast_wire::data::{FLAG_ATTEMPT, FLAG_PATCH, FLAG_REPORT};
 use rand_core::Rng;
@@ -243,7 +243,10 @@ impl World {
                 RosterOutput::Welcome(guest) => self.welcome(guest.0),
                 RosterOutput::Ready { guest, have, .. } => {
                     let (peer, window_bytes) = (PeerId(guest.0), self.window_bytes_of(guest.0));
-                    self.sender.handle(now, SenderInput::Ready { peer, window_bytes, have });
+                    self.sender.handle(
+                        now,
+                        SenderInput::Ready { peer, window_bytes, have, location: Location::default() },
+                    );
                 }
                 RosterOutput::Start => {
                     self.gather();
@@ -630,6 +633,7 @@ impl World {
             name: peer.to_string(),
             window_bytes: self.window_bytes_of(peer),
             serve_port: 1,
+            location: Location::default(),
             answer_timeout: Duration::from_secs(3_600),
             called: None,
         };

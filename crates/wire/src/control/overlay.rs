@@ -42,6 +42,48 @@ pub struct End<'a> {
     pub name: Option<&'a str>,
 }
 
+/// Groups that a receiver may request from a candidate: every `by` groups in a row are a lot, and the lots are
+/// dealt out in turn to `of`, of which it is number `at`. Receivers that bring groups into different racks or
+/// zones share what they get from those that are outside, so that each group leaves there once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Share {
+    of: u16,
+    at: u16,
+    by: u16,
+}
+
+impl Share {
+    /// All groups.
+    pub const ALL: Share = Share { of: 1, at: 0, by: 1 };
+
+    /// Share `at` of `of` in lots of `by` groups; `None` if there is no such share.
+    #[must_use]
+    pub fn new(of: u16, at: u16, by: u16) -> Option<Self> {
+        (at < of && by > 0).then_some(Share { of, at, by })
+    }
+
+    /// Returns true if a group belongs to it.
+    #[must_use]
+    pub fn contains(self, group: u64) -> bool {
+        group / u64::from(self.by) % u64::from(self.of) == u64::from(self.at)
+    }
+
+    /// Returns true if it is all groups.
+    #[must_use]
+    pub fn is_all(self) -> bool {
+        self.of == 1
+    }
+}
+
+/// A receiver that another one may fetch from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CandidateEnd<'a> {
+    /// Its address and name.
+    pub end: End<'a>,
+    /// Groups that may be requested there.
+    pub share: Share,
+}
+
 /// Reason why a candidate is of no use to a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Fault {
@@ -97,8 +139,10 @@ pub enum Overlay<'a> {
         /// Number that the receiver shows the source itself in ENTER, where it is to take the source's
         /// groups; 0 where it is not.
         entry: u64,
+        /// Set if the bytes come into its rack or its zone by one member, in no order.
+        is_behind_head: bool,
         /// At most [`CANDIDATES_MAX`].
-        ends: Vec<End<'a>>,
+        ends: Vec<CandidateEnd<'a>>,
     },
     /// Receiver to a candidate: it takes part.
     Enter {
@@ -132,12 +176,14 @@ pub enum Overlay<'a> {
 impl<'a> Overlay<'a> {
     pub(super) fn emit_body(&self, out: &mut Vec<u8>) {
         match self {
-            Overlay::Candidates { entry, ends } => {
+            Overlay::Candidates { entry, is_behind_head, ends } => {
                 assert!(ends.len() <= CANDIDATES_MAX, "{} candidates are too many", ends.len());
                 out.u8(47);
                 out.u64(*entry);
-                for end in ends {
+                out.u8(u8::from(*is_behind_head));
+                for CandidateEnd { end, share } in ends {
                     put_end(end.address, end.port, None, out);
+                    [share.of, share.at, share.by].iter().for_each(|number| out.u16(*number));
                     out.u8(u8::from(end.name.is_some()));
                     if let Some(name) = end.name {
                         out.text(name, NAME_LEN_MAX);
@@ -176,7 +222,10 @@ impl<'a> Overlay<'a> {
 
     pub(super) fn parse_body(kind: u8, r: &mut Reader<'a>) -> Result<Self, WireError> {
         Ok(match kind {
-            47 => Overlay::Candidates { entry: r.u64()?, ends: take_ends(r)? },
+            47 => {
+                let (entry, is_behind_head) = (r.u64()?, flag(r)?);
+                Overlay::Candidates { entry, is_behind_head, ends: take_ends(r)? }
+            }
             48 => {
                 version(r)?;
                 let (handle, ticket, entry) = (Handle(r.u64()?), r.array()?, r.u64()?);
@@ -201,21 +250,27 @@ impl<'a> Overlay<'a> {
     }
 }
 
+/// A byte that is 0 or 1.
+fn flag(r: &mut Reader<'_>) -> Result<bool, WireError> {
+    match r.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(WireError::Malformed),
+    }
+}
+
 /// Ends to the end of the frame, no two of them alike.
-fn take_ends<'a>(r: &mut Reader<'a>) -> Result<Vec<End<'a>>, WireError> {
-    let mut ends: Vec<End<'a>> = Vec::new();
+fn take_ends<'a>(r: &mut Reader<'a>) -> Result<Vec<CandidateEnd<'a>>, WireError> {
+    let mut ends: Vec<CandidateEnd<'a>> = Vec::new();
     while !r.0.is_empty() {
         let (address, port) = (r.ip()?, r.u16()?);
-        let name = match r.u8()? {
-            0 => None,
-            1 => Some(r.text(NAME_LEN_MAX)?),
-            _ => return Err(WireError::Malformed),
-        };
-        let is_new = !ends.iter().any(|end| (end.address, end.port) == (address, port));
+        let share = Share::new(r.u16()?, r.u16()?, r.u16()?).ok_or(WireError::Malformed)?;
+        let name = if flag(r)? { Some(r.text(NAME_LEN_MAX)?) } else { None };
+        let is_new = !ends.iter().any(|known| (known.end.address, known.end.port) == (address, port));
         if ends.len() == CANDIDATES_MAX || !is_new {
             return Err(WireError::Malformed);
         }
-        ends.push(End { address, port, name });
+        ends.push(CandidateEnd { end: End { address, port, name }, share });
     }
     Ok(ends)
 }

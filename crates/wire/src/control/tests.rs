@@ -56,6 +56,7 @@ proptest! {
         let frames = [
             Control::Hello(Hello {
                 handle: Handle(a), name: &text, window_bytes: b, serve_port: port,
+                location: ["z", "r"],
             }),
             Control::Welcome(Welcome {
                 object, form: [Form::File, Form::Directory, Form::Set][usize::from(port % 3)], mode: port % 0o1000, name: &text, object_len: b >> 14,
@@ -75,7 +76,9 @@ proptest! {
             Control::Paired([app[0]; 96]),
             Control::Join {
                 proof: hashes[0],
-                hello: Hello { handle: Handle(a), name: &text, window_bytes: b, serve_port: port },
+                hello: Hello {
+                    handle: Handle(a), name: &text, window_bytes: b, serve_port: port, location: ["", "r"],
+                },
             },
             Control::Root(hashes[0]),
             Control::Seal(SealSecret(hashes[0])),
@@ -131,7 +134,7 @@ proptest! {
 #[test]
 fn a_peer_of_another_version_is_named() {
     let mut bytes = Vec::new();
-    let hello = Hello { handle: Handle(1), name: "r1", window_bytes: 1, serve_port: 1 };
+    let hello = Hello { handle: Handle(1), name: "r1", window_bytes: 1, serve_port: 1, location: [""; 2] };
     Control::Hello(hello).emit(&mut bytes);
     bytes[5] = VERSION + 1;
     assert_eq!(Control::parse(&bytes), Err(WireError::Version(VERSION + 1)));
@@ -151,8 +154,10 @@ proptest! {
         text in ".{0,60}", ranges in ranges(), groups in proptest::collection::vec(any::<u64>(), 1..=WANT_MAX), ends in 0u8..5,
     ) {
         let name = flag.then_some(&*text);
-        let ends = (0..ends).map(|at| End { address: IpAddr::from([10, 0, 0, at]), port, name }).collect();
-        assert_round_trip(&Control::Overlay(Overlay::Candidates { entry: a, ends }));
+        let share = Share::new(port | 1, port / 2, port | 1).unwrap();
+        let ends = (0..ends).map(|at| End { address: IpAddr::from([10, 0, 0, at]), port, name });
+        let ends = ends.map(|end| CandidateEnd { end, share }).collect();
+        assert_round_trip(&Control::Overlay(Overlay::Candidates { entry: a, is_behind_head: flag, ends }));
         let have = ranges.clone();
         assert_round_trip(&Control::Overlay(Overlay::Enter { handle: Handle(a), ticket, entry: a, have }));
         assert_round_trip(&Control::Overlay(Overlay::Holds(ranges.clone())));
@@ -173,9 +178,20 @@ fn a_candidate_is_named_once_and_groups_are_asked_for_in_small_numbers() {
         control.emit(&mut bytes);
         Control::parse(&bytes).map(drop)
     };
-    let candidates = |ends| Control::Overlay(Overlay::Candidates { entry: 1, ends });
+    let candidates = |ends: Vec<End<'static>>| {
+        let ends = ends.into_iter().map(|end| CandidateEnd { end, share: Share::ALL }).collect();
+        Control::Overlay(Overlay::Candidates { entry: 1, is_behind_head: false, ends })
+    };
     assert_eq!(parsed(candidates(vec![end, end])), Err(WireError::Malformed));
     assert_eq!(parsed(candidates(vec![end, End { port: 6, ..end }])), Ok(()));
+    // A share that is none: the last six bytes but one are its numbers.
+    for (at, value) in [(2, 0), (4, 1), (6, 0)] {
+        let mut bytes = Vec::new();
+        candidates(vec![end]).emit(&mut bytes);
+        let share = bytes.len() - 7;
+        bytes[share + at - 1] = value;
+        assert_eq!(Control::parse(&bytes).map(drop), Err(WireError::Malformed), "a share of nothing");
+    }
     assert_eq!(parsed(Control::Overlay(Overlay::Want(Vec::new()))), Err(WireError::Malformed), "nothing");
     let mut bytes = Vec::new();
     Control::Overlay(Overlay::Want(vec![1; WANT_MAX])).emit(&mut bytes);

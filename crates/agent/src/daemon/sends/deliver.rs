@@ -394,6 +394,7 @@ impl<'a> Delivering<'a> {
             source,
             root: coded.as_ref().map_or_else(|| self.root(), |coded| Some(coded.root)),
             receivers: Invited::Named(lease.receivers.clone()),
+            location: sends.shared.location.clone(),
             interface: sends.shared.interface(),
             path: lease.path.clone(),
             options,

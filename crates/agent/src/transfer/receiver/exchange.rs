@@ -11,7 +11,7 @@ use polycast_protocol::push::overlay::{
     Candidate, UpstreamId, Upstreams, UpstreamsConfig, UpstreamsInput as Input, UpstreamsOutput as Output,
 };
 use polycast_types::{Duration, RangeSet, Time};
-use polycast_wire::control::{Control, ENTER_RANGES_MAX, Fault, Overlay};
+use polycast_wire::control::{Control, ENTER_RANGES_MAX, Fault, Overlay, Share};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -116,7 +116,11 @@ impl Exchange {
 
 impl Run {
     /// The source names candidates.
-    pub(super) fn take_candidates(&mut self, entry: Option<u64>, ends: Vec<(IpAddr, u16, Option<String>)>) {
+    pub(super) fn take_candidates(
+        &mut self,
+        entry: Option<u64>,
+        (is_behind_head, ends): (bool, Vec<(IpAddr, u16, Option<String>, Share)>),
+    ) {
         let (now, groups) = (self.clock.now(), self.offer.geometry.groups());
         if self.exchange.is_none() {
             self.machine.handle(now, ReceiverInput::Chained);
@@ -135,8 +139,8 @@ impl Run {
         let Some(source) = self.link.source_end() else { return };
         let own = (self.spec.interface, self.strangers.port());
         let mut candidates = Vec::new();
-        for (address, port, name) in ends {
-            let candidate = Candidate { address, port, name, is_source: false };
+        for (address, port, name, share) in ends {
+            let candidate = Candidate { address, port, name, is_source: false, share };
             match candidate.check(own, source.ip()) {
                 Ok(()) => candidates.push(candidate),
                 Err(why) => {
@@ -145,11 +149,12 @@ impl Run {
                 }
             }
         }
-        let source = Candidate { address: source.ip(), port: source.port(), name: None, is_source: true };
+        let (address, port, share) = (source.ip(), source.port(), Share::ALL);
+        let source = Candidate { address, port, name: None, is_source: true, share };
         candidates.extend(entry.map(|_| source));
         let Some(exchange) = &mut self.exchange else { return };
         exchange.entry = entry.unwrap_or(0);
-        exchange.machine.handle(now, Input::Candidates(&candidates));
+        exchange.machine.handle(now, Input::Candidates { all: &candidates, is_behind_head });
     }
 
     /// A group is verified, wherever it came from.

@@ -4,7 +4,7 @@
 use super::{Control, Input, Run, guest_of};
 use polycast_protocol::push::PeerId;
 use polycast_protocol::push::overlay::Candidates;
-use polycast_wire::control::{End, Fault, Overlay};
+use polycast_wire::control::{CandidateEnd, End, Fault, Overlay, Share};
 use std::net::SocketAddr;
 use std::ops::Range;
 
@@ -36,23 +36,23 @@ impl Run {
         // It fetches them there.
         self.patches.remove(&told.peer);
         let entry = if told.takes { self.served.entry_of(told.peer) } else { 0 };
-        let mut places: Vec<(SocketAddr, PeerId, Option<String>)> = Vec::new();
-        for peer in &told.from {
+        let mut places: Vec<(SocketAddr, PeerId, Option<String>, Share)> = Vec::new();
+        for (peer, share) in &told.from {
             let serve = self.session.guest(guest_of(*peer)).and_then(|guest| guest.serve);
             let Some(serve) = serve else { continue };
             // Two behind one address cannot be told apart: one of them is reached there.
             if serve.port() != 0 && !places.iter().any(|(known, ..)| *known == serve) {
-                places.push((serve, *peer, self.session.name_to_tell(guest_of(*peer))));
+                places.push((serve, *peer, self.session.name_to_tell(guest_of(*peer)), *share));
             }
         }
-        let ends = places.iter().map(|(serve, _, name)| End {
-            address: serve.ip().to_canonical(),
-            port: serve.port(),
-            name: name.as_deref(),
+        let ends = places.iter().map(|(serve, _, name, share)| {
+            let address = serve.ip().to_canonical();
+            CandidateEnd { end: End { address, port: serve.port(), name: name.as_deref() }, share: *share }
         });
-        let frame = Control::Overlay(Overlay::Candidates { entry, ends: ends.collect() });
+        let (is_behind_head, ends) = (told.is_behind_head, ends.collect());
+        let frame = Control::Overlay(Overlay::Candidates { entry, is_behind_head, ends });
         self.session.tell(guest_of(told.peer), &frame);
-        let known = places.into_iter().map(|(serve, peer, _)| (serve, peer)).collect();
+        let known = places.into_iter().map(|(serve, peer, ..)| (serve, peer)).collect();
         self.candidates.insert(told.peer, known);
     }
 

@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::ops::Range;
 use polycast_types::{Duration, RangeSet, Time};
-use polycast_wire::control::{Fault, OVERLAY_RANGES_MAX};
+use polycast_wire::control::{Fault, OVERLAY_RANGES_MAX, Share};
 use rate::RateMeter;
 
 /// Requests are out for what comes from an upstream in so long: longer than a round trip inside a data center
@@ -37,6 +37,8 @@ const SOONER_BY: Duration = Duration::from_millis(20);
 const STALLED_TIMES: u64 = 16;
 const STALLED_AFTER: Duration = Duration::from_millis(500);
 const NEVER_GAVE_AFTER: Duration = Duration::from_millis(150);
+/// The least time where a head brings the bytes: many share a path between racks or zones.
+const STALLED_OUTSIDE: Duration = Duration::from_secs(2);
 const STALLED_MOST: Duration = Duration::from_secs(10);
 /// Time that a group takes from an upstream from which nothing has come yet.
 const GROUP_TIME_UNKNOWN: Duration = Duration::from_millis(50);
@@ -85,6 +87,8 @@ pub struct Candidate {
     pub name: Option<alloc::string::String>,
     /// Set for the source: it chooses what it gives, and gets no requests.
     pub is_source: bool,
+    /// Groups that may be requested from it.
+    pub share: Share,
 }
 
 /// Reason not to connect to a candidate.
@@ -133,7 +137,12 @@ fn is_host(address: IpAddr) -> bool {
 #[derive(Clone, Debug)]
 pub enum Input<'a> {
     /// The source names the candidates; those that were named before and are not now are no members any more.
-    Candidates(&'a [Candidate]),
+    Candidates {
+        /// All of them.
+        all: &'a [Candidate],
+        /// Set if the bytes come into this end's rack or zone by one member, in no order.
+        is_behind_head: bool,
+    },
     /// A connection is there.
     Opened(UpstreamId),
     /// A connection could not be made, or has ended.
@@ -191,6 +200,8 @@ struct Upstream {
     /// group did.
     heard_at: Time,
     gave_at: Time,
+    /// Time of the last request for a group of its share.
+    asked_at: Time,
 }
 
 impl Upstream {
@@ -217,6 +228,8 @@ pub struct Upstreams {
     highest: u64,
     noted: VecDeque<(Time, u64)>,
     lacked_at: Option<Time>,
+    /// Time at which a head was first to bring the bytes, if one is, and the number of groups here then.
+    behind_head: Option<(Time, u64)>,
     /// Time of the last event, and of the last group that was verified.
     active_at: Time,
     progress_at: Time,
@@ -237,6 +250,7 @@ impl Upstreams {
             highest: 0,
             noted: VecDeque::new(),
             lacked_at: None,
+            behind_head: None,
             active_at: Time::ZERO,
             progress_at: Time::ZERO,
             outputs: VecDeque::new(),
@@ -253,7 +267,15 @@ impl Upstreams {
         }
         self.active_at = now;
         match input {
-            Input::Candidates(candidates) => self.take_candidates(candidates),
+            Input::Candidates { all, is_behind_head } => {
+                if !is_behind_head {
+                    self.behind_head = None;
+                } else if self.behind_head.is_none() {
+                    self.behind_head = Some((now, self.verified.count));
+                    self.progress_at = now;
+                }
+                self.take_candidates(all);
+            }
             Input::Opened(id) => self.opened(now, id),
             Input::Closed(id, fault) => self.lose(now, id, fault),
             Input::Heard(id, bytes) => {
@@ -340,6 +362,7 @@ impl Upstreams {
                     rate: RateMeter::default(),
                     heard_at: Time::ZERO,
                     gave_at: Time::ZERO,
+                    asked_at: Time::ZERO,
                 },
             );
         }
@@ -349,6 +372,7 @@ impl Upstreams {
         let opening = self.upstreams.get_mut(&id).filter(|upstream| upstream.state == State::Opening);
         let Some(upstream) = opening else { return };
         upstream.state = State::Open;
+        upstream.asked_at = now;
         upstream.is_heard(now);
         if upstream.candidate.is_source {
             upstream.rate.begin(now);
@@ -432,7 +456,11 @@ impl Upstreams {
         let usual = self.group_time(false) * STALLED_TIMES;
         let usual_of_all = self.group_time(true) * STALLED_TIMES;
         let is_stalled = |upstream: &Upstream| {
-            let least = if upstream.rate.total() > 0 { STALLED_AFTER } else { NEVER_GAVE_AFTER };
+            let least = match upstream.rate.total() {
+                _ if self.behind_head.is_some() => STALLED_OUTSIDE,
+                0 => NEVER_GAVE_AFTER,
+                _ => STALLED_AFTER,
+            };
             let after = usual.clamp(least, STALLED_MOST);
             let is_silent = now.since(upstream.heard_at) >= after;
             let has_given = upstream.rate.total() > 0;
@@ -492,6 +520,11 @@ impl Upstreams {
         if stands_still && self.lacked_at.is_some_and(|at| at >= self.progress_at) {
             self.drop_silent_source(now, after * LACK_TIMES);
         }
+        // Where a head brings the bytes they come in no order.
+        let is_ordered = self.behind_head.is_none();
+        if !stands_still && !is_ordered {
+            return;
+        }
         let before = if stands_still { self.config.groups } else { highest };
         self.say_lacking(now, before, after);
     }
@@ -512,9 +545,15 @@ impl Upstreams {
     }
 
     fn say_lacking(&mut self, now: Time, before: u64, after: Duration) {
-        let lacking = self.lacking(now, before, after);
+        let mut lacking = self.lacking(now, before, after);
         if !lacking.is_empty() {
             self.lacked_at = Some(now);
+            // Where a head brings the bytes, they may come yet: no more than what ought to have come by now.
+            let most = if self.behind_head.is_some() { LACKING_GROUPS } else { u64::MAX };
+            let beyond = lacking.iter().flatten().nth(usize::try_from(most).unwrap_or(usize::MAX));
+            if let Some(beyond) = beyond {
+                lacking.remove(beyond..self.config.groups);
+            }
             self.outputs.push_back(Output::Lacks(lacking.iter().take(OVERLAY_RANGES_MAX).collect()));
         }
     }
@@ -548,6 +587,13 @@ impl Upstreams {
 
     /// Returns the time that a group may take to get here.
     fn lacking_after(&self) -> Duration {
+        if let Some((since, had)) = self.behind_head {
+            // The path to the head counts, and no upstream's rate shows that one.
+            let came = self.verified.count.saturating_sub(had);
+            let each = self.progress_at.since(since).0.checked_div(came);
+            let after = each.map_or(LACKING_AFTER.1, |each| Duration(each.saturating_mul(LACKING_GROUPS)));
+            return after.clamp(LACKING_AFTER.0, LACKING_AFTER.1);
+        }
         let rates = self.upstreams.values().filter_map(|upstream| upstream.rate.bytes_per_s());
         let rate = rates.fold(0u64, u64::saturating_add);
         if rate == 0 {
@@ -574,10 +620,11 @@ impl Upstreams {
             upstream.asked.is_empty() || (is_heard && is_soon)
         };
         let open = self.open_ones().filter(|(_, upstream)| gives(upstream));
-        let open: Vec<&Bits> = open.map(|(_, upstream)| &upstream.has).collect();
+        let open: Vec<(&Bits, Share)> =
+            open.map(|(_, upstream)| (&upstream.has, upstream.candidate.share)).collect();
         for (at, verified) in self.verified.words.iter().enumerate().take(before.div_ceil(64) as usize) {
             let mut word = !(verified | self.unverified.words[at]);
-            open.iter().for_each(|has| word &= !has.words[at]);
+            open.iter().for_each(|(has, share)| word &= !(has.words[at] & word_of(*share, at)));
             while word != 0 {
                 let group = at as u64 * 64 + u64::from(word.trailing_zeros());
                 if group < before {
@@ -587,6 +634,16 @@ impl Upstreams {
             }
         }
         lacking
+    }
+
+    /// Returns true if a group is in the share of an open member other than this one, and none of them has it.
+    fn is_owed(&self, id: UpstreamId, group: u64) -> bool {
+        let others = self.open_ones().filter(|(other, _)| **other != id);
+        let others = others.filter(|(_, upstream)| upstream.candidate.share.contains(group));
+        let (has, owes) = others.fold((false, false), |(has, owes), (_, upstream)| {
+            (has || upstream.has.get(group), owes || !upstream.candidate.share.is_all())
+        });
+        owes && !has
     }
 
     /// The members that are open.
@@ -622,6 +679,14 @@ impl Upstreams {
         let most = (LACKING_AFTER.1.0 / NOTE_INTERVAL.0) as usize + 2;
         assert!(self.noted.len() <= most, "too much is noted");
     }
+}
+
+/// The groups of a share among those of a word of bits.
+fn word_of(share: Share, at: usize) -> u64 {
+    if share.is_all() {
+        return u64::MAX;
+    }
+    (0..64).filter(|bit| share.contains(at as u64 * 64 + bit)).fold(0, |word, bit| word | 1 << bit)
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ impl Sender {
             peer.chained = Some((now, peer.has.verified_bytes));
         }
         self.needed = 0..0;
-        let told = self.mesh.join(ids.iter().copied());
+        let told = self.mesh.join(ids.iter().map(|id| (*id, self.peers[id].location.clone())));
         self.tell(told);
     }
 
@@ -46,6 +46,12 @@ impl Sender {
     /// A candidate was of no use to a receiver.
     pub(super) fn replace(&mut self, id: PeerId, candidate: PeerId, for_good: bool) {
         let told = self.mesh.lose(id, candidate, for_good);
+        self.tell(told);
+    }
+
+    /// A receiver is to bring no more bytes into its rack.
+    pub(super) fn demote(&mut self, id: PeerId) {
+        let told = self.mesh.demote(id);
         self.tell(told);
     }
 

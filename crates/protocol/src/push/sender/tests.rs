@@ -15,7 +15,7 @@ const NOW: Time = Time(1_000_000_000);
 fn sender(peers: u32) -> Sender {
     let geometry = Geometry { object_len: FRAGMENTS * 1_000 - 100, fragment_len: 1_000, group_len: 10_000 };
     let mut sender = Sender::new(SenderConfig::new(Handle(1), geometry, 7));
-    (0..peers).for_each(|id| sender.join(NOW, PeerId(id), 1 << 20, RangeSet::new()));
+    (0..peers).for_each(|id| sender.join(NOW, PeerId(id), 1 << 20, RangeSet::new(), Location::default()));
     for peer in sender.peers.values_mut() {
         (peer.service, peer.lap.initial) = (Service::Streaming, Some(0));
     }
@@ -378,7 +378,7 @@ fn room_is_counted_in_whole_packets() {
     for (id, bytes, window) in
         [(0, packet * 9, 9), (1, packet * 9 - 1, 8), (2, packet * 7, 7), (3, packet, 7), (4, 0, 7)]
     {
-        sender.join(NOW, PeerId(id), bytes, RangeSet::new());
+        sender.join(NOW, PeerId(id), bytes, RangeSet::new(), Location::default());
         assert_eq!(sender.peers[&PeerId(id)].window, window, "{bytes} bytes");
     }
 }

@@ -7,7 +7,7 @@ use crate::session::{PROGRESS_WITHIN, Why};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::ops::Range;
-use polycast_types::{Duration, Handle, RangeSet, Rate};
+use polycast_types::{Duration, Handle, Location, RangeSet, Rate};
 use polycast_wire::control::Control;
 use polycast_wire::data::{CODED_FRAGMENTS_MAX, FRAGMENT_TAGS_LEN, HEADER_LEN, SEALED_FRAGMENTS_MAX};
 
@@ -88,6 +88,8 @@ pub struct SenderConfig {
     pub sealed: bool,
     /// The fragment that the stream begins with; after the last one comes the first.
     pub first: u64,
+    /// Zone and rack of the source.
+    pub location: Location,
 }
 
 impl SenderConfig {
@@ -112,6 +114,7 @@ impl SenderConfig {
             patch_delay: Duration::from_millis(10),
             sealed: false,
             first: 0,
+            location: Location::default(),
         }
     }
 }
@@ -146,6 +149,8 @@ pub enum Input<'a> {
         window_bytes: u64,
         /// Fragments that it holds.
         have: RangeSet,
+        /// Its zone and rack.
+        location: Location,
     },
     /// Enough receivers are ready: begin.
     Start,

@@ -23,6 +23,7 @@ fn called_for(called: Option<Called>) -> Guest {
         name: "a".into(),
         window_bytes: 1 << 20,
         serve_port: 9,
+        location: Location::default(),
         answer_timeout: STALL,
         called,
     };
@@ -226,15 +227,23 @@ fn no_source_asks_for_patience_without_end() {
 /// The source names one that the receiver may fetch from.
 fn candidate(name: Option<&str>) -> Control<'_> {
     let end = Candidate { address: [10, 0, 0, 1].into(), port: 5, name };
-    Control::Overlay(Overlay::Candidates { entry: 7, ends: vec![end] })
+    let share = Share::ALL;
+    Control::Overlay(Overlay::Candidates {
+        entry: 7,
+        is_behind_head: false,
+        ends: vec![CandidateEnd { end, share }],
+    })
 }
 
 #[test]
 fn one_that_is_done_stays_while_it_is_needed() {
     let mut guest = running();
     hear(&mut guest, ms(2), &candidate(Some("b")));
-    let ends = vec![([10, 0, 0, 1].into(), 5, Some("b".into()))];
-    assert_eq!(outputs(&mut guest, ms(2)), [Output::Alone, Output::Candidates { entry: Some(7), ends }]);
+    let ends = vec![([10, 0, 0, 1].into(), 5, Some("b".into()), Share::ALL)];
+    assert_eq!(
+        outputs(&mut guest, ms(2)),
+        [Output::Alone, Output::Candidates { entry: Some(7), is_behind_head: false, ends }]
+    );
     guest.handle(ms(3), Input::Committed);
     outputs(&mut guest, ms(3));
     for at in 1..60 {
@@ -294,7 +303,11 @@ fn frame() -> impl Strategy<Value = Control<'static>> {
         Just(Control::Finished),
         Just(Control::Alive),
         Just(Control::Have(core::iter::once(0..3).collect())),
-        any::<u64>().prop_map(|entry| Control::Overlay(Overlay::Candidates { entry, ends: Vec::new() })),
+        any::<u64>().prop_map(|entry| Control::Overlay(Overlay::Candidates {
+            entry,
+            is_behind_head: true,
+            ends: Vec::new()
+        })),
         any::<u16>().prop_map(|port| Control::Speaker {
             member: 1,
             address: [127, 0, 0, 1].into(),

@@ -34,7 +34,7 @@ pub(super) fn outputs(roster: &mut Roster, now: Time) -> Vec<Output> {
 }
 
 pub(super) fn hello(roster: &mut Roster, now: Time, guest: u32, name: &str) {
-    let hello = Hello { handle: HANDLE, name, window_bytes: 1 << 20, serve_port: 9 };
+    let hello = Hello { handle: HANDLE, name, window_bytes: 1 << 20, serve_port: 9, location: [""; 2] };
     roster.handle(now, Input::Hello { guest: GuestId(guest), hello: &hello });
 }
 
@@ -95,7 +95,8 @@ fn refusals_have_one_sentence_each() {
             let mut roster = Roster::new(ms(0), config(expected, verdicts));
             prepare(&mut roster);
             outputs(&mut roster, ms(0));
-            let hello = Hello { handle: Handle(handle), name, window_bytes: 0, serve_port: 0 };
+            let hello =
+                Hello { handle: Handle(handle), name, window_bytes: 0, serve_port: 0, location: [""; 2] };
             roster.handle(ms(1), Input::Hello { guest: GuestId(5), hello: &hello });
             assert_eq!(refused(&outputs(&mut roster, ms(1))).as_deref(), Some(sentence));
         }

@@ -133,7 +133,8 @@ impl World {
         let Some(node) = self.nodes.get_mut(&peer) else { return };
         let fetches = std::mem::replace(&mut node.over_tcp, true);
         node.machine.handle(self.now, ReceiverInput::Chained);
-        let frame = bytes(&Control::Overlay(Overlay::Candidates { entry, ends: Vec::new() }));
+        let frame =
+            bytes(&Control::Overlay(Overlay::Candidates { entry, is_behind_head: false, ends: Vec::new() }));
         self.hear(peer, &Control::parse(&frame).unwrap());
         self.wakes.insert(Some(peer), self.now);
         if fetches {

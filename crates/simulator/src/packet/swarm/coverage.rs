@@ -227,7 +227,7 @@ kinds!(of_receiver, RECEIVER, ReceiverInput<'_>:
 );
 
 kinds!(of_upstreams, UPSTREAMS, UpstreamsInput<'_>:
-    UpstreamsInput::Candidates(_) => "upstreams: Candidates",
+    UpstreamsInput::Candidates { .. } => "upstreams: Candidates",
     UpstreamsInput::Opened(_) => "upstreams: Opened",
     UpstreamsInput::Closed(..) => "upstreams: Closed",
     UpstreamsInput::Heard(..) => "upstreams: Heard",

@@ -204,7 +204,9 @@ impl Cluster {
         let (Some(run), host) = (&push.source.run, &push.receivers[victim as usize]) else { return };
         let (node, name) = (push.receivers[insider as usize].node, host.name.clone());
         let handle = Handle(run.handle.into());
-        let hello = Control::Hello(Hello { handle, name: &name, window_bytes: 1 << 20, serve_port: 0 });
+        let location = [""; 2];
+        let hello = Hello { handle, name: &name, window_bytes: 1 << 20, serve_port: 0, location };
+        let hello = Control::Hello(hello);
         let body = Body::of(&hello);
         let len = body.len(&geometry);
         let stream = self.open(net, node, source, Owner::Control { transfer: 0, receiver: victim });

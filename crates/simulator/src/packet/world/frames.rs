@@ -4,11 +4,14 @@
 //! and not carried: hashes, patches and groups. The IPv4 address of a host is its number; a data channel's
 //! group is the channel's number.
 
+use super::keys::mix;
 use crate::packet::NodeId;
+use alloc::format;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::ops::Range;
 use polycast_protocol::push::Geometry;
+use polycast_types::Location;
 use polycast_wire::control::{Control, NOWHERE};
 
 /// Content of a frame.
@@ -93,6 +96,16 @@ pub(super) fn address_of(node: NodeId) -> IpAddr {
     let [zero, a, b, c] = node.0.to_be_bytes();
     assert_eq!(zero, 0, "hosts have 24 bits of an address");
     [10, a, b, c].into()
+}
+
+/// The zone and the rack of a host: in every fourth world there are two zones, of up to three racks each, and
+/// in the others none is named.
+pub(super) fn location_of(seed: u64, node: NodeId) -> Location {
+    let drawn = mix(seed, u64::from(node.0));
+    if mix(seed, 1) % 4 > 0 {
+        return Location::default();
+    }
+    Location { zone: format!("z{}", drawn % 2), rack: format!("r{}", (drawn >> 8) % 3) }
 }
 
 /// The bytes of an address: those of the world's hosts and groups are of IPv4.

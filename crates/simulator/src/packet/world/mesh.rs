@@ -5,10 +5,10 @@ use super::frames::{Body, Frame, address_of, node_at, receiver_port, source_port
 use super::receiver::{Part, PushReceiver, Serving};
 use super::streams::StreamId;
 use super::{Cluster, Datagram, Happening, Owner, Token};
+use crate::packet::Network;
 use crate::packet::swarm::Plant;
 use crate::packet::swarm::coverage as named;
 use crate::packet::swarm::coverage::of_upstreams;
-use crate::packet::{Network, NodeId};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::ToString;
@@ -22,7 +22,7 @@ use polycast_protocol::push::overlay::{
 use polycast_protocol::push::{PeerId, ReceiverInput, SenderInput};
 use polycast_protocol::session::GuestInput;
 use polycast_types::{Duration, Handle, RangeSet, Time};
-use polycast_wire::control::{Control, ENTER_RANGES_MAX, End, Fault, Overlay};
+use polycast_wire::control::{CandidateEnd, Control, ENTER_RANGES_MAX, End, Fault, Overlay, Share};
 
 /// A candidate to which no way leads is given up after this long.
 const CONNECT_WITHIN: Duration = Duration::from_secs(1);
@@ -96,22 +96,23 @@ impl Cluster {
         if told.takes {
             run.entries.insert(entry, told.peer);
         }
-        run.candidates.insert(told.peer, told.from.iter().copied().collect());
+        run.candidates.insert(told.peer, told.from.iter().map(|(peer, _)| *peer).collect());
         if let Some(conn) = run.conns.get_mut(&StreamId(told.peer.0)) {
             // It fetches them there.
             conn.patches = RangeSet::new();
         }
-        let mut places: Vec<(NodeId, u16)> = Vec::new();
-        for conn in told.from.iter().filter_map(|peer| run.conns.get(&StreamId(peer.0))) {
-            let place = (push.receivers[conn.receiver as usize].node, conn.serve_port);
+        let mut ends: Vec<CandidateEnd<'_>> = Vec::new();
+        for (peer, share) in &told.from {
+            let Some(conn) = run.conns.get(&StreamId(peer.0)) else { continue };
+            let address = address_of(push.receivers[conn.receiver as usize].node);
+            let end = End { address, port: conn.serve_port, name: None };
             // Two behind one address cannot be told apart.
-            if place.1 != 0 && !places.contains(&place) {
-                places.push(place);
+            if end.port != 0 && !ends.iter().any(|known| known.end == end) {
+                ends.push(CandidateEnd { end, share: *share });
             }
         }
-        let end = |(node, port): (NodeId, u16)| End { address: address_of(node), port, name: None };
-        let ends: Vec<End<'_>> = places.into_iter().map(end).collect();
-        let frame = Control::Overlay(Overlay::Candidates { entry, ends });
+        let frame =
+            Control::Overlay(Overlay::Candidates { entry, is_behind_head: told.is_behind_head, ends });
         self.tell(net, transfer, StreamId(told.peer.0), &frame);
     }
 
@@ -167,7 +168,7 @@ impl Cluster {
         net: &mut Network<Datagram>,
         (transfer, receiver): (u32, u32),
         entry: Option<u64>,
-        ends: &[(IpAddr, u16)],
+        (is_behind_head, ends): (bool, &[(IpAddr, u16, Share)]),
     ) {
         let (now, seed) = (net.now(), super::keys::mix(self.seed, receiver.into()));
         let push = self.push_mut(transfer);
@@ -189,11 +190,12 @@ impl Cluster {
                 host.tell_upstreams(now, UpstreamsInput::Verified(group));
             }
         }
-        let member = |(address, port): &(IpAddr, u16)| Candidate {
+        let member = |(address, port, share): &(IpAddr, u16, Share)| Candidate {
             address: *address,
             port: *port,
             name: None,
             is_source: false,
+            share: *share,
         };
         let mut candidates: Vec<Candidate> = Vec::new();
         for candidate in ends.iter().map(member) {
@@ -204,13 +206,13 @@ impl Cluster {
                 Err(why) => host.breach(&format!("its source names a candidate that cannot be one: {why}")),
             }
         }
-        let at_source =
-            Candidate { address: source, port: source_port(transfer), name: None, is_source: true };
+        let (port, share) = (source_port(transfer), Share::ALL);
+        let at_source = Candidate { address: source, port, name: None, is_source: true, share };
         candidates.extend(entry.map(|_| at_source));
         if let Some(exchange) = &mut host.exchange {
             exchange.entry = entry.unwrap_or(0);
         }
-        host.tell_upstreams(now, UpstreamsInput::Candidates(&candidates));
+        host.tell_upstreams(now, UpstreamsInput::Candidates { all: &candidates, is_behind_head });
     }
 
     /// Does what the machine that chooses orders.

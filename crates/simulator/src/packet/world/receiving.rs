@@ -1,6 +1,6 @@
 //! Driving a receiver: what its end of the session and its machine order.
 
-use super::frames::{Body, Frame, change_version, channel_at, group_len_of, receiver_port};
+use super::frames::{Body, Frame, change_version, channel_at, group_len_of, location_of, receiver_port};
 use super::keys::Secret;
 use super::mesh::Exchange;
 use super::receiver::{Mood, Phase, Wish};
@@ -17,12 +17,12 @@ use core::net::IpAddr;
 use polycast_protocol::push::{Geometry, ReceiverInput};
 use polycast_protocol::session::{End, Guest, GuestConfig, GuestInput, GuestOutput};
 use polycast_types::{Handle, Time};
-use polycast_wire::control::Control;
+use polycast_wire::control::{Control, Share};
 
 impl Cluster {
     /// A receiver opens its control connection, unless it is done.
     pub(super) fn join(&mut self, net: &mut Network<Datagram>, transfer: u32, receiver: u32) {
-        let (plant, called) = (self.plant, self.called_for(transfer));
+        let (plant, called, seed) = (self.plant, self.called_for(transfer), self.seed);
         let push = self.push_mut(transfer);
         let (source, stall_timeout) = (push.source.node, push.config.stall_timeout);
         let Some(handle) = push.source.run.as_ref().map(|run| run.handle) else { return };
@@ -43,6 +43,7 @@ impl Cluster {
             name: if counted { "one of them".into() } else { host.name.clone() },
             window_bytes: host.window_bytes,
             serve_port: receiver_port(transfer),
+            location: location_of(seed, host.node),
             answer_timeout: stall_timeout,
             called: (plant != Some(Plant::TakeAnything)).then_some(called),
         };
@@ -130,10 +131,10 @@ impl Cluster {
             GuestOutput::Say(control) => self.say(net, transfer, receiver, &control),
             GuestOutput::Refuse(reason) => self.say(net, transfer, receiver, &Control::Refuse(&reason)),
             GuestOutput::Channel { channel, .. } => host.channel = channel_at(channel),
-            GuestOutput::Candidates { entry, ends } => {
-                let ends: Vec<(IpAddr, u16)> =
-                    ends.into_iter().map(|(address, port, _)| (address, port)).collect();
-                self.take_candidates(net, (transfer, receiver), entry, &ends);
+            GuestOutput::Candidates { entry, is_behind_head, ends } => {
+                let ends: Vec<(IpAddr, u16, Share)> =
+                    ends.into_iter().map(|(address, port, _, share)| (address, port, share)).collect();
+                self.take_candidates(net, (transfer, receiver), entry, (is_behind_head, &ends));
             }
             GuestOutput::Speak { own, members } => self.speak(net, transfer, receiver, (own, members)),
             GuestOutput::Follow { member, address, port, .. } => {

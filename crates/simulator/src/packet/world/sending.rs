@@ -1,6 +1,6 @@
 //! Driving a source: what its end of the session and its sender order.
 
-use super::frames::{Body, Frame, address_of, channel_address, group_len_of, receiver_port};
+use super::frames::{Body, Frame, address_of, channel_address, group_len_of, location_of, receiver_port};
 use super::keys::{Keyring, mix, proof_of, salt_of};
 use super::lies::Lie;
 use super::mesh::GIVE_INTERVAL;
@@ -18,9 +18,9 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use polycast_protocol::push::overlay::Seeding;
-use polycast_protocol::push::{PeerId, SenderInput, SenderOutput, Slower};
+use polycast_protocol::push::{PeerId, SenderConfig, SenderInput, SenderOutput, Slower};
 use polycast_protocol::session::{Expected, Gone, Goodbye, GuestId, Roster, RosterInput, RosterOutput, Why};
-use polycast_types::{Duration, Handle, RangeSet, Time};
+use polycast_types::{Duration, Handle, Location, RangeSet, Time};
 use polycast_wire::control::{Control, Form, HASHES_MAX, Hash, Salt, Welcome, proven_group};
 use polycast_wire::data::{CodedHeader, FLAG_ATTEMPT, FLAG_PATCH, FragmentHeader, Header};
 
@@ -42,6 +42,7 @@ impl Cluster {
         self.next_handle += 1;
         let (now, handle) = (net.now(), self.next_handle);
         let keys = self.first_keys(transfer);
+        let seed = self.seed;
         let push = self.push_mut(transfer);
         let lacking: Vec<u32> = push.lacking().collect();
         let expected = if push.config.counted {
@@ -52,10 +53,11 @@ impl Cluster {
         push.channels += u32::from(push.config.multicast);
         push.dark = false;
         let (config, object_len) = (&push.config, push.object_len);
+        let (sender, location) = (config.sender(handle, object_len), location_of(seed, push.source.node));
         let run = Sending {
             handle,
             roster: Roster::new(now, config.roster(handle, object_len, expected)),
-            machine: polycast_protocol::push::Sender::new(config.sender(handle, object_len)),
+            machine: polycast_protocol::push::Sender::new(SenderConfig { location, ..sender }),
             conns: BTreeMap::new(),
             serving: Vec::new(),
             seeding: seeding_of(config.geometry(object_len).groups()),
@@ -174,7 +176,8 @@ impl Cluster {
                 let run = self.run_mut(transfer).expect("it has just spoken");
                 let Some(conn) = run.conns.get(&StreamId(guest.0)) else { return };
                 let (peer, window_bytes) = (PeerId(guest.0), conn.window_bytes);
-                self.tell_sender(now, transfer, SenderInput::Ready { peer, window_bytes, have });
+                let location = conn.location.clone();
+                self.tell_sender(now, transfer, SenderInput::Ready { peer, window_bytes, have, location });
             }
             RosterOutput::Start => {
                 self.gather_racks(net, transfer);
@@ -552,6 +555,7 @@ impl Cluster {
                     receiver,
                     window_bytes: hello.window_bytes,
                     serve_port: hello.serve_port,
+                    location: Location::of(hello.location),
                     salt: [0; 32],
                     patches: RangeSet::new(),
                     dismissed: false,

@@ -15,7 +15,7 @@ use polycast_protocol::push::{
     AttemptInterval, BATCH_MAX, FullRate, Geometry, PeerId, Sender, SenderConfig, SlowPolicy,
 };
 use polycast_protocol::session::{Expected, Roster, RosterConfig, Verdicts};
-use polycast_types::{Duration, Handle, RangeSet, Rate, Time};
+use polycast_types::{Duration, Handle, Location, RangeSet, Rate, Time};
 use polycast_wire::control::Salt;
 use polycast_wire::data::{FRAGMENT_TAGS_LEN, HEADER_LEN, IP_UDP_LEN};
 
@@ -142,6 +142,7 @@ pub(super) struct Conn {
     /// Values from HELLO.
     pub(super) window_bytes: u64,
     pub(super) serve_port: u16,
+    pub(super) location: Location,
     /// Salt that selects the bytes that it shows in the end.
     pub(super) salt: Salt,
     /// Fragments to send as PTCH_DATA when the connection has room.

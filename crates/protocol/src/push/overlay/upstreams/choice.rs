@@ -3,7 +3,7 @@
 use super::super::mix;
 use super::{
     AHEAD, ASK_MAX, ASK_MIN, GROUP_TIME_UNKNOWN, Output, SOONER_BY, SOONER_TIMES, STALLED_MOST, Upstream,
-    UpstreamId, Upstreams,
+    UpstreamId, Upstreams, word_of,
 };
 use crate::bits::Bits;
 use alloc::collections::BTreeMap;
@@ -34,10 +34,18 @@ impl Upstreams {
                 next.is_some()
             });
         }
+        let with_share: Vec<UpstreamId> =
+            open.iter().copied().filter(|id| !self.upstreams[id].candidate.share.is_all()).collect();
         for id in open {
             while self.has_place(id)
                 && let Some(group) = self.late_elsewhere(now, id)
             {
+                self.note_asked(now, id, group);
+                batches.entry(id).or_default().push(group);
+            }
+        }
+        for id in with_share {
+            while let Some(group) = self.beyond_share(now, id) {
                 self.note_asked(now, id, group);
                 batches.entry(id).or_default().push(group);
             }
@@ -50,6 +58,9 @@ impl Upstreams {
         if upstream.asked.is_empty() {
             upstream.is_heard(now);
             upstream.rate.begin(now);
+        }
+        if upstream.candidate.share.contains(group) {
+            upstream.asked_at = now;
         }
         upstream.asked.push_back((group, now));
         self.pending.set(group, true);
@@ -68,8 +79,12 @@ impl Upstreams {
     /// requested.
     fn rarest(&self, id: UpstreamId) -> Option<u64> {
         let own = &self.upstreams[&id].has;
+        let share = self.upstreams[&id].candidate.share;
         let others: Vec<&Bits> =
             self.open_ones().filter(|(other, _)| **other != id).map(|(_, other)| &other.has).collect();
+        if !share.is_all() {
+            return self.first_of_share(id);
+        }
         let words = own.words.len();
         let drawn = mix(self.config.seed, self.verified.count, u64::from(id.0));
         let (start, turn) = (drawn as usize % words, (drawn >> 32) as u32 % 64);
@@ -94,6 +109,32 @@ impl Upstreams {
         best.map(|(_, group)| group)
     }
 
+    /// The first group of its share that an upstream has and that is neither here nor requested. No other
+    /// member of this end's rack or zone gets it from there: in order it comes when it is expected.
+    fn first_of_share(&self, id: UpstreamId) -> Option<u64> {
+        let upstream = &self.upstreams[&id];
+        upstream.has.words.iter().enumerate().find_map(|(at, word)| {
+            let free = word & !(self.verified.words[at] | self.pending.words[at]);
+            let mine = free & word_of(upstream.candidate.share, at);
+            (mine != 0).then(|| at as u64 * 64 + u64::from(mine.trailing_zeros()))
+        })
+    }
+
+    /// A group that this end ought to get elsewhere, where an upstream has long been asked for all of its own
+    /// share: the one that brings it there does not, or is far slower. It brings the first ones first, so the
+    /// last one is taken.
+    fn beyond_share(&self, now: Time, id: UpstreamId) -> Option<u64> {
+        let upstream = &self.upstreams[&id];
+        if upstream.asked.len() >= ASK_MIN || now.since(upstream.asked_at) < self.lacking_after() {
+            return None;
+        }
+        upstream.has.words.iter().enumerate().rev().find_map(|(at, word)| {
+            let free = word & !(self.verified.words[at] | self.pending.words[at]);
+            let groups = (0..64u64).rev().filter(|bit| free >> bit & 1 == 1).map(|bit| at as u64 * 64 + bit);
+            { groups }.find(|group| self.is_owed(id, *group))
+        })
+    }
+
     /// A group that another upstream was asked for, and that this one gives much sooner.
     fn late_elsewhere(&self, now: Time, id: UpstreamId) -> Option<u64> {
         let own = &self.upstreams[&id];
@@ -102,8 +143,16 @@ impl Upstreams {
         let waits = |upstream: &Upstream| {
             let each = upstream.time_of(group_len);
             let since = now.since(upstream.heard_at);
-            let is_late = since >= each * LATE_TIMES && since >= LATE_AFTER;
-            if is_late { (STALLED_MOST, STALLED_MOST) } else { (each, Duration::ZERO) }
+            // What comes from another rack or zone comes once, however long it takes.
+            let after = match self.behind_head {
+                Some(_) => self.lacking_after(),
+                None => LATE_AFTER.max(each * LATE_TIMES),
+            };
+            match since >= after {
+                true => (STALLED_MOST, STALLED_MOST),
+                false if self.behind_head.is_some() => (Duration::ZERO, Duration::ZERO),
+                false => (each, Duration::ZERO),
+            }
         };
         let mut latest: Option<(Duration, u64)> = None;
         for (_, other) in self.open_ones().filter(|(other, _)| **other != id) {
@@ -112,7 +161,8 @@ impl Upstreams {
                 let comes_in = more + each * (at as u64 + 1);
                 // One that has come and waits for its hash is not late.
                 let lacks = !self.verified.get(*group) && !self.unverified.get(*group);
-                let may = lacks && own.has.get(*group) && self.times_asked(*group) == 1;
+                let may_ask = own.has.get(*group) && own.candidate.share.contains(*group);
+                let may = lacks && may_ask && self.times_asked(*group) == 1;
                 if may && latest.is_none_or(|(latest, _)| comes_in > latest) {
                     latest = Some((comes_in, *group));
                 }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 const GROUPS: u64 = 200;
 
 fn candidate(last: u8) -> Candidate {
-    Candidate { address: [10, 0, 0, last].into(), port: 7, name: None, is_source: false }
+    Candidate { address: [10, 0, 0, last].into(), port: 7, name: None, is_source: false, share: Share::ALL }
 }
 
 fn source() -> Candidate {
@@ -40,7 +40,10 @@ fn asked(outputs: &[Output], of: UpstreamId) -> Vec<u64> {
 /// Two of three are open.
 fn two_open() -> Upstreams {
     let mut upstreams = fresh();
-    upstreams.handle(at(0), Input::Candidates(&[candidate(1), candidate(2), candidate(3)]));
+    upstreams.handle(
+        at(0),
+        Input::Candidates { all: &[candidate(1), candidate(2), candidate(3)], is_behind_head: false },
+    );
     let open = (0..3).map(|id| Output::Open(UpstreamId(id), candidate(id as u8 + 1)));
     assert_eq!(outputs(&mut upstreams), open.collect::<Vec<_>>());
     upstreams.handle(at(1), Input::Opened(UpstreamId(0)));
@@ -107,7 +110,10 @@ fn one_that_stood_still_itself_drops_none() {
 #[test]
 fn a_short_object_needs_few_upstreams() {
     let mut upstreams = Upstreams::new(UpstreamsConfig { groups: 1, group_len: 1 << 18, seed: 3 });
-    upstreams.handle(at(0), Input::Candidates(&[candidate(1), candidate(2), source()]));
+    upstreams.handle(
+        at(0),
+        Input::Candidates { all: &[candidate(1), candidate(2), source()], is_behind_head: false },
+    );
     let open = [Output::Open(UpstreamId(0), candidate(1)), Output::Open(UpstreamId(2), source())];
     assert_eq!(outputs(&mut upstreams), open);
 }
@@ -187,7 +193,7 @@ fn one_that_has_lost_all_lacks_everything_and_gets_it_from_the_source() {
     assert!(!outputs(&mut upstreams).iter().any(lacks));
     upstreams.handle(at(3), Input::Closed(UpstreamId(2), Fault::Unreachable));
     assert!(outputs(&mut upstreams).contains(&Output::Lacks(vec![0..4, 5..GROUPS])));
-    upstreams.handle(at(4), Input::Candidates(&[source()]));
+    upstreams.handle(at(4), Input::Candidates { all: &[source()], is_behind_head: false });
     assert_eq!(outputs(&mut upstreams), [Output::Open(UpstreamId(3), source())]);
     // The source chooses.
     upstreams.handle(at(5), Input::Opened(UpstreamId(3)));
@@ -211,7 +217,7 @@ proptest! {
             now += ms;
             let id = UpstreamId(id);
             match action {
-                0 => upstreams.handle(at(now), Input::Candidates(&[candidate(1), candidate(2), candidate(3), source()])),
+                0 => upstreams.handle(at(now), Input::Candidates { all: &[candidate(1), candidate(2), candidate(3), source()], is_behind_head: false }),
                 1 => upstreams.handle(at(now), Input::Opened(id)),
                 2 => {
                     has.entry(id).or_default().insert(group..group + 1);
@@ -259,7 +265,8 @@ fn a_receiver_connects_to_none_that_its_source_cannot_have_seen() {
     let parsed = |address: &str| -> IpAddr { address.parse().unwrap() };
     for (own, other, source) in [("10.0.0.9", "10.0.0.2", "10.0.0.1"), ("fd00::9", "fe80::2", "fd00::1")] {
         let check = |address, port, source| {
-            let candidate = Candidate { address: parsed(address), port, name: None, is_source: false };
+            let candidate =
+                Candidate { address: parsed(address), port, name: None, is_source: false, share: Share::ALL };
             candidate.check((parsed(own), 7), parsed(source))
         };
         assert_eq!(check(other, 7, source), Ok(()));
@@ -281,7 +288,7 @@ fn a_receiver_connects_to_none_that_its_source_cannot_have_seen() {
 #[test]
 fn a_silent_source_is_connected_to_again() {
     let mut upstreams = fresh();
-    upstreams.handle(at(0), Input::Candidates(&[source()]));
+    upstreams.handle(at(0), Input::Candidates { all: &[source()], is_behind_head: false });
     assert_eq!(outputs(&mut upstreams), [Output::Open(UpstreamId(0), source())]);
     upstreams.handle(at(1), Input::Opened(UpstreamId(0)));
     upstreams.handle(at(2), Input::Verified(0));
@@ -291,7 +298,7 @@ fn a_silent_source_is_connected_to_again() {
         for output in outputs(&mut upstreams) {
             if let Output::Lacks(_) = output {
                 // The source names itself again.
-                upstreams.handle(at(ms), Input::Candidates(&[source()]));
+                upstreams.handle(at(ms), Input::Candidates { all: &[source()], is_behind_head: false });
             }
             told.push(output);
         }
@@ -306,7 +313,7 @@ fn a_silent_source_is_connected_to_again() {
 fn one_that_is_turned_away_comes_again_after_a_while() {
     let mut upstreams = fresh();
     let mut opened = 0;
-    upstreams.handle(at(0), Input::Candidates(&[source()]));
+    upstreams.handle(at(0), Input::Candidates { all: &[source()], is_behind_head: false });
     for ms in 0..10_000 {
         upstreams.handle(at(ms), Input::Tick);
         while let Some(output) = upstreams.poll() {
@@ -315,7 +322,9 @@ fn one_that_is_turned_away_comes_again_after_a_while() {
                     opened += 1;
                     upstreams.handle(at(ms), Input::Closed(id, Fault::Unreachable));
                 }
-                Output::Lacks(_) => upstreams.handle(at(ms), Input::Candidates(&[source()])),
+                Output::Lacks(_) => {
+                    upstreams.handle(at(ms), Input::Candidates { all: &[source()], is_behind_head: false })
+                }
                 _ => {}
             }
         }

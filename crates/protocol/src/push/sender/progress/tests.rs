@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::push::{Geometry, SenderConfig};
-use polycast_types::{Handle, RangeSet};
+use polycast_types::{Handle, Location, RangeSet};
 use proptest::prelude::*;
 
 const MS: Duration = Duration::from_millis(1);
@@ -14,7 +14,7 @@ fn sender(peers: u32, group_len: u32) -> Sender {
     let geometry = Geometry { object_len: FRAGMENTS * 1_000, fragment_len: 1_000, group_len };
     let config = SenderConfig { progress_timeout: PATIENCE, ..SenderConfig::new(Handle(1), geometry, 7) };
     let mut sender = Sender::new(config);
-    (0..peers).for_each(|id| sender.join(Time(1), PeerId(id), 1 << 20, RangeSet::new()));
+    (0..peers).for_each(|id| sender.join(Time(1), PeerId(id), 1 << 20, RangeSet::new(), Location::default()));
     for peer in sender.peers.values_mut() {
         (peer.service, peer.lap.initial) = (Service::Streaming, Some(0));
     }

@@ -8,7 +8,7 @@ use super::*;
 use crate::push::Geometry;
 use crate::push::peer::Peer;
 use alloc::vec::Vec;
-use polycast_types::{Duration, Handle, RangeSet};
+use polycast_types::{Duration, Handle, Location, RangeSet};
 use polycast_wire::control::Control;
 use proptest::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,7 +18,7 @@ const FRAGMENTS: u64 = 50;
 fn sender(peers: u32) -> Sender {
     let geometry = Geometry { object_len: FRAGMENTS * 1_000, fragment_len: 1_000, group_len: 10_000 };
     let mut sender = Sender::new(SenderConfig::new(Handle(1), geometry, 7));
-    (0..peers).for_each(|id| sender.join(Time(1), PeerId(id), 1 << 20, RangeSet::new()));
+    (0..peers).for_each(|id| sender.join(Time(1), PeerId(id), 1 << 20, RangeSet::new(), Location::default()));
     for peer in sender.peers.values_mut() {
         (peer.service, peer.lap.initial) = (Service::Streaming, Some(0));
     }
@@ -168,7 +168,7 @@ proptest! {
         let expected = (settles && streaming().count() > 0).then_some(next);
         prop_assert_eq!(sender.next_for_attempt(settles), expected);
         // One whose lap has not begun comes first.
-        sender.join(Time(1), PeerId(9), 1 << 20, core::iter::once(0..10).collect());
+        sender.join(Time(1), PeerId(9), 1 << 20, core::iter::once(0..10).collect(), Location::default());
         let offered = (position..).find(|at| at % FRAGMENTS >= 10);
         prop_assert_eq!(sender.next_for_attempt(settles), offered);
     }
@@ -189,7 +189,7 @@ fn a_sender_that_contradicts_itself_is_noticed() {
         ("a report before its packet", |s| s.reported_packets = s.packets + 1),
         ("over TCP and no member", |s| first(s).service = Service::Chained),
         ("on the channel and a member", |s| {
-            drop(s.mesh.join([PeerId(0)]));
+            drop(s.mesh.join([(PeerId(0), Location::default())]));
         }),
         ("streams before its lap", |s| first(s).lap.initial = None),
         ("patches for one that is done", |s| {

@@ -1,8 +1,9 @@
 //! Members of the mesh that are slower than the others.
 //!
 //! None of them holds another one: each fetches where it gets most. So in a while there comes to a member
-//! what its own path takes, or as little as comes to all. One to which far less comes than to most others,
-//! several times in a row, is named.
+//! what its own path takes, or as little as comes to all. One to which far less comes than to most others of
+//! its rack, or than to most of all where it has no two others in its rack, several times in a row, is named.
+//! It brings no more bytes into its rack.
 
 use super::super::{PeerId, Sender, Service, SlowPolicy, Slower};
 use crate::push::peer::{Peer, per_second};
@@ -45,7 +46,8 @@ impl Sender {
         let paces = self.paces(now);
         let seen = &self.slow.members.seen;
         let little = |id: PeerId, own: u64| {
-            let usual = usual_beside(&paces, id).filter(|usual| own > 0 && own.saturating_mul(2) <= *usual);
+            let usual = usual_beside(&self.paces_beside(&paces, id), id)
+                .filter(|usual| own > 0 && own.saturating_mul(2) <= *usual);
             usual.map(|usual| (seen.get(&id).map_or(0, |seen| seen.little) + 1, usual))
         };
         let mut now_seen = BTreeMap::new();
@@ -62,6 +64,9 @@ impl Sender {
             return;
         }
         for (id, times, own, usual) in slow {
+            if times == LITTLE_TIMES {
+                self.demote(id);
+            }
             let slower = Slower { own: Rate(own.saturating_mul(8)), others: Rate(usual.saturating_mul(8)) };
             let slower =
                 *self.peers.get_mut(&id).expect("looked up above").trials.slower.get_or_insert(slower);
@@ -72,6 +77,15 @@ impl Sender {
                 self.settle(id, Some(Why::Slow(slower)));
             }
         }
+    }
+
+    /// Returns the paces of the members of one's rack; of all where it has no two others there.
+    fn paces_beside(&self, paces: &BTreeMap<PeerId, Pace>, id: PeerId) -> BTreeMap<PeerId, Pace> {
+        let location = &self.peers[&id].location;
+        let is_near = |(other, _): &(&PeerId, &Pace)| self.peers[*other].location == *location;
+        let near: BTreeMap<PeerId, Pace> =
+            paces.iter().filter(is_near).map(|(id, pace)| (*id, *pace)).collect();
+        if near.len() > 2 { near } else { paces.clone() }
     }
 
     /// Returns the pace of each member: of one that has all, on the whole; of one that comes just now,

@@ -4,7 +4,7 @@
 use super::*;
 use crate::push::{Geometry, SenderConfig};
 use alloc::vec;
-use polycast_types::{Handle, RangeSet};
+use polycast_types::{Handle, Location, RangeSet};
 use polycast_wire::control::NOWHERE;
 use proptest::prelude::*;
 
@@ -33,7 +33,7 @@ fn among_all_sets(measured: &[u64], least: u64) -> Option<(Vec<usize>, bool)> {
 fn sender(peers: u32, fragments: u64) -> Sender {
     let geometry = Geometry { object_len: fragments * 1_000, fragment_len: 1_000, group_len: 10_000 };
     let mut sender = Sender::new(SenderConfig::new(Handle(1), geometry, 7));
-    (0..peers).for_each(|id| sender.join(Time(1), PeerId(id), 1 << 20, RangeSet::new()));
+    (0..peers).for_each(|id| sender.join(Time(1), PeerId(id), 1 << 20, RangeSet::new(), Location::default()));
     sender
 }
 

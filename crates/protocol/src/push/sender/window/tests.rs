@@ -3,7 +3,7 @@
 use super::super::{PeerId, SenderConfig};
 use super::*;
 use crate::push::Geometry;
-use polycast_types::{Handle, RangeSet, Rate};
+use polycast_types::{Handle, Location, RangeSet, Rate};
 
 const MS: Duration = Duration::from_millis(1);
 const BEGAN: Time = Time(1_000_000_000);
@@ -14,7 +14,7 @@ fn behind(paths: &[(u64, u64)]) -> Sender {
     let geometry = Geometry { object_len: 1 << 40, fragment_len: 1_000, group_len: 10_000 };
     let mut sender = Sender::new(SenderConfig::new(Handle(1), geometry, 8));
     for (id, (per_ms, queue_ms)) in (0..).zip(paths) {
-        sender.join(Time(1), PeerId(id), 1 << 20, RangeSet::new());
+        sender.join(Time(1), PeerId(id), 1 << 20, RangeSet::new(), Location::default());
         let peer = sender.peers.get_mut(&PeerId(id)).unwrap();
         (peer.service, peer.lap.initial) = (Service::Streaming, Some(0));
         for (at_ms, queue_ms, received) in [(0, 0, 0), (20, 0, 20 * per_ms), (40, *queue_ms, 30 * per_ms)] {

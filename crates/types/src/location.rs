@@ -1,0 +1,29 @@
+//! Zone and rack of a host.
+
+use alloc::string::String;
+
+/// Longest name of a zone or a rack, in bytes.
+pub const LOCATION_LEN_MAX: u16 = 64;
+
+/// Zone and rack of a host, in the words of its settings; empty where these do not name them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Location {
+    /// The zone, such as a room or a site.
+    pub zone: String,
+    /// The rack within it.
+    pub rack: String,
+}
+
+impl Location {
+    /// Returns the location with these names, from the widest to the narrowest.
+    #[must_use]
+    pub fn of([zone, rack]: [&str; 2]) -> Self {
+        Location { zone: zone.into(), rack: rack.into() }
+    }
+
+    /// Returns the names from the widest to the narrowest.
+    #[must_use]
+    pub fn names(&self) -> [&str; 2] {
+        [&self.zone, &self.rack]
+    }
+}
