@@ -137,7 +137,7 @@ fn wish(fabric: &str, or_fail: bool) -> Result<Wish, Refusal> {
         return Ok(Wish::default());
     }
     let name = fabric.parse().map_err(|error| invalid(format!("'{}': {error}", Printable(fabric))))?;
-    Ok(Wish { fabric: Some(name), or_fail })
+    Ok(Wish { fabric: Some(name), or_fail, ..Wish::default() })
 }
 
 /// The fabrics that were better.

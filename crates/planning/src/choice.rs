@@ -100,8 +100,8 @@ impl Fabrics {
 
     fn chosen(&self, network: &mut NetworkState, request: &Pending, moment: &Moment) -> Choice {
         let wish = request.wish;
-        if let Some(name) = wish.fabric.filter(|name| self.named(name).is_none()) {
-            return Choice::Never(self.no_fabric(name));
+        if let Err(refusal) = self.check_wish(wish) {
+            return Choice::Never(refusal);
         }
         let all: Vec<&dyn Fabric> = self.in_order(wish).collect();
         if !self.chooses_by_time() {

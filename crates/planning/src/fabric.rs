@@ -85,6 +85,11 @@ pub trait Fabric: fmt::Debug + Send {
         false
     }
 
+    /// Returns true if its paths carry any packets to their group address, and not those of transfers alone.
+    fn carries_any_packets(&self) -> bool {
+        false
+    }
+
     /// The plan of a stream of messages, which no transfer waits for: it takes nothing that transfers wait
     /// for. `None` where the fabric has no such paths.
     fn plan_stream(&self, network: &NetworkState, group: &Group) -> Option<Result<Plan, Refusal>> {

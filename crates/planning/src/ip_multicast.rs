@@ -196,6 +196,10 @@ impl Fabric for IpMulticast {
         Ok(self.plan_with(self.pool.lend(network)?))
     }
 
+    fn carries_any_packets(&self) -> bool {
+        true
+    }
+
     /// Addresses are all that paths hold.
     fn is_shared(&self) -> bool {
         true

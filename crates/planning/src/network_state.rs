@@ -263,6 +263,14 @@ impl NetworkState {
         }
     }
 
+    /// The source of a plan in force has another number from now on.
+    pub fn renumber_source(&mut self, id: PlanId, source: HostId) {
+        if let Some(mut lifted) = self.lift(id) {
+            lifted.running.group.source = source;
+            self.put_back(lifted);
+        }
+    }
+
     /// Remembers a plan that has ended and that devices still hold: the same group can have it again as it
     /// is.
     pub fn keep(&mut self, running: Running) {

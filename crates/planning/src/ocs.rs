@@ -306,6 +306,11 @@ impl Fabric for Ocs {
         Self::NAME
     }
 
+    /// Circuits and rules go by addresses alone.
+    fn carries_any_packets(&self) -> bool {
+        true
+    }
+
     fn plan(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
         self.plan_at(network, group, None)
     }

@@ -209,7 +209,9 @@ impl Fabrics {
         let (name, (room, claims)) = self.fabrics.iter().map(AsRef::as_ref).find_map(contest)?;
         let claims = requests.iter().zip(claims).map(|(request, claim)| {
             let volume = u128::from(request.remaining_bytes) * request.group.receivers.len() as u128;
-            let is_elsewhere = request.wish.fabric.is_some_and(|fabric| fabric != name);
+            let wish = request.wish;
+            let is_elsewhere = wish.fabric.is_some_and(|fabric| fabric != name)
+                || wish.any_packets && !self.named(&name).is_some_and(Fabric::carries_any_packets);
             claim.filter(|_| !is_elsewhere).map(|claim| Claim { volume, ..claim })
         });
         Some((room, claims.collect()))
@@ -222,7 +224,8 @@ impl Fabrics {
     /// The fabrics that are asked for a plan, one after the other.
     pub(crate) fn in_order(&self, wish: Wish) -> impl Iterator<Item = &dyn Fabric> {
         let is_wished = move |fabric: &dyn Fabric| Some(fabric.name()) == wish.fabric;
-        let all = || self.fabrics.iter().map(AsRef::as_ref);
+        let can = move |fabric: &&dyn Fabric| !wish.any_packets || fabric.carries_any_packets();
+        let all = move || self.fabrics.iter().map(AsRef::as_ref).filter(can);
         let others =
             all().filter(move |fabric| !(is_wished(*fabric) || wish.or_fail && wish.fabric.is_some()));
         all().filter(move |fabric| is_wished(*fabric)).chain(others)
@@ -233,6 +236,37 @@ impl Fabrics {
     pub fn no_fabric(&self, name: FabricName) -> Refusal {
         let names = self.names().map(String::from).collect::<Vec<_>>().join(", ");
         Refusal::Impossible(format!("there is no fabric '{name}' here, only {names}"))
+    }
+
+    /// Checks that a fabric of this network can be what a request wishes for.
+    ///
+    /// # Errors
+    /// There is none of the name, or it does not carry such packets.
+    pub fn check_wish(&self, wish: Wish) -> Result<(), Refusal> {
+        if let Some(name) = wish.fabric.filter(|name| !self.has(*name)) {
+            return Err(self.no_fabric(name));
+        }
+        if !wish.any_packets {
+            return Ok(());
+        }
+        let others = self.in_order(Wish { fabric: None, ..wish });
+        let can: Vec<FabricName> = others.map(Fabric::name).collect();
+        let listed = |names: &mut dyn Iterator<Item = FabricName>| {
+            names.map(String::from).collect::<Vec<_>>().join(", ")
+        };
+        match wish.fabric {
+            _ if can.is_empty() => {
+                let names = listed(&mut self.names());
+                Err(Refusal::Impossible(format!(
+                    "no fabric of this network ({names}) carries packets that an application sends itself"
+                )))
+            }
+            Some(name) if !can.contains(&name) => Err(Refusal::Impossible(format!(
+                "{name} carries no packets that an application sends itself, only {} can",
+                listed(&mut can.iter().copied())
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Returns true if this network has a fabric of this name.

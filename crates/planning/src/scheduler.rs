@@ -47,6 +47,9 @@ pub struct Wish {
     pub fabric: Option<FabricName>,
     /// No other one.
     pub or_fail: bool,
+    /// Set if the path is for packets that an application sends itself: not every fabric carries them.
+    #[serde(default)]
+    pub any_packets: bool,
 }
 
 /// Decision about a request.

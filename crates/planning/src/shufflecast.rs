@@ -253,6 +253,11 @@ impl Fabric for Shufflecast {
         Self::NAME
     }
 
+    /// Rules go by addresses alone.
+    fn carries_any_packets(&self) -> bool {
+        true
+    }
+
     fn plan(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
         self.plan_at(network, group, None, Kind::Transfer)
     }

@@ -203,7 +203,7 @@ fn a_refusal_names_the_drained_parts_that_stand_in_the_way() {
         let [Passed { fabric: Ocs::NAME, why: PassedWhy::Refused(why) }] = &passed_over[..] else {
             panic!("{passed_over:?}")
         };
-        let alone = Wish { fabric: Some(Ocs::NAME), or_fail: true };
+        let alone = Wish { fabric: Some(Ocs::NAME), or_fail: true, ..Wish::default() };
         if let Decision::Reject { refusal, .. } = decide(alone) {
             assert_eq!(refusal, *why);
         }

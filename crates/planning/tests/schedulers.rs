@@ -228,7 +228,7 @@ fn relays_and_one_address() -> Fabrics {
 #[test]
 fn a_wish_for_another_fabric_keeps_no_relays() {
     let fabrics = relays_and_one_address();
-    let wish = Wish { fabric: Some(IpMulticast::NAME), or_fail: true };
+    let wish = Wish { fabric: Some(IpMulticast::NAME), or_fail: true, ..Wish::default() };
     let mut network = NetworkState::default();
     let pending = [
         Pending { wish, ..request(1, 0, &[3], 9) },

@@ -30,8 +30,8 @@ pub use members::{Member, Presence, SessionsConfig, Unreachable};
 pub use parts::{Drained, Suspect};
 pub use state::{Record, RecordKey, SetAside, host_numbers};
 pub use words::{
-    AgentKey, Denial, Going, Grant, HeldLease, Input, Join, JoinRefusal, LeaseView, NotMember, Output,
-    PathRequest, PathState, PendingView, Receivers, ReleaseReason, RequestKey, STREAMS_FROM, Wait,
+    AgentKey, Denial, GROUPS_FROM, Going, Grant, HeldLease, Input, Join, JoinRefusal, LeaseView, NotMember,
+    Output, PathRequest, PathState, PendingView, Receivers, ReleaseReason, RequestKey, STREAMS_FROM, Wait,
 };
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -43,7 +43,7 @@ use members::{Arrival, Members};
 use polycast_planning::estimate::Estimate;
 use polycast_planning::{
     Channel, Decision, Draft, FabricName, Fabrics, Group, HostId, NetworkState, Passed, PassedOver,
-    PassedWhy, Pending, Plan, PlanId, Refusal, RequestId, Scheduler,
+    PassedWhy, Pending, Plan, PlanId, Refusal, RequestId, Scheduler, Wish,
 };
 use polycast_types::{Duration, ObjectId, Time};
 
@@ -614,9 +614,9 @@ impl Leases {
             Receivers::Named(names) => self.members.group(source, names)?,
         };
         let (group, missed) = self.spare_drained(request, (group, missed))?;
-        if let Some(name) = request.wish.fabric.filter(|name| !self.fabrics.has(*name)) {
-            return Err(self.refused(self.fabrics.no_fabric(name)));
-        }
+        let any_packets = request.agent.request(request.request).is_group();
+        let wish = Wish { any_packets, ..request.wish };
+        self.fabrics.check_wish(wish).map_err(|refusal| self.refused(refusal))?;
         if self.pending.len() >= self.config.pending_max {
             return Err(Denial::QueueFull(self.config.pending_max));
         }
@@ -631,7 +631,7 @@ impl Leases {
             remaining_bytes: request.remaining_bytes,
             divisible: request.divisible,
             since: now,
-            wish: request.wish,
+            wish,
         };
         Ok((pending, missed))
     }
@@ -720,7 +720,7 @@ impl Leases {
         let lent = self
             .network
             .running()
-            .filter(|(id, _)| self.leases.get(id).is_some_and(|lease| !lease.key.is_stream()));
+            .filter(|(id, _)| self.leases.get(id).is_some_and(|lease| lease.key.is_transfer()));
         for host in lent.flat_map(|(_, running)| &running.group.receivers) {
             *led_to.entry(*host).or_default() += 1;
         }
@@ -781,9 +781,13 @@ impl Leases {
         if too_little || is_full {
             return;
         }
-        let only = pending.wish.or_fail && pending.wish.fabric.is_some();
+        // Programs know a group by its address, which another fabric would not keep.
+        let is_group = waiting.key.is_group();
+        let only = is_group || pending.wish.or_fail && pending.wish.fabric.is_some();
         let accepted_bytes = bytes.min(remaining);
-        let estimate = self.fabrics.estimate(Some(now), &self.network, &plan, &pending.group, accepted_bytes);
+        let estimate =
+            || self.fabrics.estimate(Some(now), &self.network, &plan, &pending.group, accepted_bytes);
+        let estimate = if is_group { None } else { estimate() };
         if !self.network.hold(plan_id, pending.group.clone(), plan.clone()) {
             return;
         }
@@ -798,7 +802,7 @@ impl Leases {
             missed: waiting.missed,
             passed_over,
             estimate,
-            service: service_time(&plan, accepted_bytes),
+            service: if is_group { None } else { service_time(&plan, accepted_bytes) },
             plan,
             lease: waiting.lease,
         };
@@ -940,7 +944,9 @@ impl Leases {
         self.undecided = true;
         // What has failed is not worth keeping.
         let lost_some = lease.fared.as_ref().is_some_and(|fared| !fared.unreached.is_empty());
-        let sound = reason != ReleaseReason::Failed && lease.tries == 0 && !lost_some;
+        // Programs go on to send to a group that is no more: none of it may stay.
+        let may_stay = !lease.key.is_group();
+        let sound = may_stay && reason != ReleaseReason::Failed && lease.tries == 0 && !lost_some;
         let kept = running.is_some_and(|running| sound && self.keep_ready(running));
         let (request, plan) = (lease.key, lease.grant.plan);
         self.outputs.push_back(Output::Released { plan_id: id, request, plan, reason, kept });

@@ -309,10 +309,11 @@ fn a_grant_says_which_fabrics_were_better_and_a_wish_for_one_can_be_turned_down(
         }
         response
     };
-    let only = |name| Wish { fabric: Some(name), or_fail: true };
+    let only = |name| Wish { fabric: Some(name), or_fail: true, ..Wish::default() };
     let grant = wish(&mut manager, only(Ocs::NAME)).unwrap();
     assert_eq!((grant.plan.fabric, grant.passed_over), (Ocs::NAME, vec![]));
-    let grant = wish(&mut manager, Wish { fabric: Some(TcpChain::NAME), or_fail: false }).unwrap();
+    let grant =
+        wish(&mut manager, Wish { fabric: Some(TcpChain::NAME), or_fail: false, ..Wish::default() }).unwrap();
     assert_eq!((grant.plan.fabric, grant.passed_over), (TcpChain::NAME, vec![]));
     for number in 0..4 {
         let part = PartName::Splitter(number);

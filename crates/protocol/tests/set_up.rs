@@ -150,7 +150,8 @@ fn another_fabric_takes_over_unless_the_wish_is_for_no_other() {
     let circuits = Some(Ocs::NAME);
     for (fabric, or_fail) in [(None, false), (None, true), (circuits, false), (circuits, true)] {
         let mut manager = manager(OnDeviceFailure::Fallback, 4);
-        let (grant, _) = ask_for(&mut manager, Time(0), 0, 1, &[1, 2], Wish { fabric, or_fail });
+        let (grant, _) =
+            ask_for(&mut manager, Time(0), 0, 1, &[1, 2], Wish { fabric, or_fail, ..Wish::default() });
         assert_eq!(grant.plan.fabric, Ocs::NAME);
         let outputs = apply(&mut manager, Time(1), failed(&grant));
         let waits = matches!(outputs[..], [Output::Path { state: PathState::Waits { .. }, .. }]);
@@ -166,7 +167,8 @@ fn a_path_for_no_other_fabric_ends_where_all_of_its_own_is_drained() {
     let circuits = Some(Ocs::NAME);
     for (fabric, or_fail) in [(None, false), (None, true), (circuits, false), (circuits, true)] {
         let mut manager = manager(OnDeviceFailure::Fallback, 4);
-        let (grant, _) = ask_for(&mut manager, Time(0), 0, 1, &[1, 2], Wish { fabric, or_fail });
+        let (grant, _) =
+            ask_for(&mut manager, Time(0), 0, 1, &[1, 2], Wish { fabric, or_fail, ..Wish::default() });
         let mut outputs = Vec::new();
         for splitter in 0..3 {
             let drain = Input::Drain { part: PartName::Splitter(splitter), is_out: true };
@@ -187,7 +189,7 @@ fn a_path_for_no_other_fabric_ends_where_all_of_its_own_is_drained() {
 #[test]
 fn the_next_leader_knows_that_no_other_fabric_will_do() {
     let mut first = manager(OnDeviceFailure::Fallback, 4);
-    let wish = Wish { fabric: Some(Ocs::NAME), or_fail: true };
+    let wish = Wish { fabric: Some(Ocs::NAME), or_fail: true, ..Wish::default() };
     let (grant, _) = ask_for(&mut first, Time(0), 0, 1, &[1, 2], wish);
     for is_old in [false, true] {
         let mut records = serde_json::to_value(first.records()).unwrap();
@@ -312,7 +314,7 @@ fn join_with(
 /// A manager without records learns from the holder of a path that no other fabric will do.
 #[test]
 fn a_holder_says_that_no_other_fabric_will_do() {
-    let wish = Wish { fabric: Some(Ocs::NAME), or_fail: true };
+    let wish = Wish { fabric: Some(Ocs::NAME), or_fail: true, ..Wish::default() };
     let mut first = manager(OnDeviceFailure::Fallback, 4);
     let (grant, _) = ask_for(&mut first, Time(0), 0, 1, &[1, 2], wish);
     for only in [false, true] {

@@ -6,7 +6,7 @@
 //! so that the holder can continue with it.
 
 use super::words::{AgentKey, Grant, HeldLease, Output, ReleaseReason, RequestKey};
-use super::{Claims, Lease, Leases, PLANS_END, held_by, service_time};
+use super::{Claims, Lease, Leases, PLANS_END, RecordKey, held_by, service_time};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -109,7 +109,8 @@ impl Leases {
     fn can_be_lent(&self, now: Time, key: &RequestKey, held: &HeldLease) -> bool {
         let learns = self.claimed.learns_until.is_none_or(|until| now < until);
         let ended = self.claimed.ended.get(&held.plan);
-        learns || ended.is_some_and(|ended| ended.key == *key && ended.channel.is_heard_like(&held.channel))
+        let is_its = |ended: &Ended| ended.key.is_continued_by(key);
+        learns || ended.is_some_and(|ended| is_its(ended) && ended.channel.is_heard_like(&held.channel))
     }
 
     /// A holder comes back with a lease that is known here.
@@ -123,10 +124,43 @@ impl Leases {
         }
     }
 
+    /// Gives a group to the run of its agent that goes on with it.
+    fn hand_on(&mut self, id: PlanId, key: RequestKey) {
+        let Some(lease) = self.leases.get_mut(&id).filter(|lease| lease.key != key) else { return };
+        self.by_request.remove(&lease.key);
+        self.by_request.insert(key.clone(), id);
+        lease.key = key.clone();
+        let grant = lease.grant.clone();
+        // Where settings do not say its number, it has come back with another one.
+        if let Some(member) = self.members.get(&key.agent.name)
+            && self.network.get(id).is_some_and(|running| running.group.source != member.host)
+        {
+            self.network.renumber_source(id, member.host);
+        }
+        self.touch(RecordKey::Lease(id));
+        self.answer_waiting(&key, grant);
+    }
+
+    /// Answers a request that waits with a path that its agent has had all the time: it did not know that it
+    /// may go on with that one.
+    fn answer_waiting(&mut self, key: &RequestKey, grant: Grant) {
+        if let Some(id) = self.pending_by_key.get(key).copied() {
+            self.take_pending(id);
+            let response = Ok(grant);
+            self.outputs.push_back(Output::Response { request: key.clone(), response });
+        }
+    }
+
     /// Takes a lease over that an earlier run of the manager has granted, or that had expired here.
     pub(super) fn take_over(&mut self, now: Time, agent: &AgentKey, held: HeldLease) {
         let key = agent.request(held.request);
-        if self.leases.get(&held.plan).is_some_and(|lease| lease.key == key) {
+        let has_one = self.by_request.get(&key);
+        let is_its = |lease: &Lease| match has_one {
+            Some(own) => *own == held.plan,
+            None => lease.key.is_continued_by(&key),
+        };
+        if self.leases.get(&held.plan).is_some_and(is_its) {
+            self.hand_on(held.plan, key);
             return self.take_up(now, &held);
         }
         let Some(source) = self.members.get(&agent.name) else { return };
@@ -152,7 +186,7 @@ impl Leases {
         let receivers =
             receivers.into_iter().map(|(name, member)| (String::from(name), member.address)).collect();
         let absent = self.members.absent(&group.receivers);
-        let service = service_time(&plan, held.bytes);
+        let service = if key.is_group() { None } else { service_time(&plan, held.bytes) };
         let grant = Grant {
             plan_id: held.plan,
             accepted_bytes: held.bytes,
@@ -178,15 +212,10 @@ impl Leases {
             if let Channel::SourceRoutes { .. } = held.channel {
                 self.tell_ways(key.clone(), held.plan, held.channel, grant.plan.clone());
             }
-            if let Some(id) = self.pending_by_key.get(&key).copied() {
-                // It has asked for a second path meanwhile, not knowing that it may go on with the first.
-                self.take_pending(id);
-                let response = Ok(grant.clone());
-                self.outputs.push_back(Output::Response { request: key.clone(), response });
-            }
+            self.answer_waiting(&key, grant.clone());
             self.keep(now, key, held.object, grant);
             if let Some(lease) = self.leases.get_mut(&held.plan) {
-                lease.only = held.only;
+                lease.only = held.only || lease.key.is_group();
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Agents that go: what ends with them, and what goes on without them.
 
 use super::words::{AgentKey, Denial, Going, NotMember, Output, ReleaseReason};
-use super::{Leases, RecordKey};
+use super::{Lease, Leases, RecordKey};
 use alloc::string::String;
 use alloc::vec::Vec;
 use polycast_planning::{HostId, PlanId, RequestId};
@@ -46,10 +46,12 @@ impl Leases {
         self.outputs.push_back(Output::Gone { agent: member.key(name), how });
     }
 
-    /// Ends everything that a run of an agent holds or waits for.
+    /// Ends everything that a run of an agent holds or waits for, but its groups: their packets do not go
+    /// through the agent, whose next run goes on with them. Without one they expire.
     pub(super) fn forget(&mut self, agent: &AgentKey) {
+        let ends = |lease: &Lease| lease.key.is_of(agent) && !lease.key.is_group();
         let held: Vec<PlanId> =
-            self.leases.iter().filter(|(_, lease)| lease.key.is_of(agent)).map(|(id, _)| *id).collect();
+            self.leases.iter().filter(|(_, lease)| ends(lease)).map(|(id, _)| *id).collect();
         for id in held {
             self.end(id, ReleaseReason::HolderGone);
         }

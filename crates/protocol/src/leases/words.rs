@@ -39,11 +39,36 @@ pub struct RequestKey {
 /// all, over a fabric that many can use at the same time, and keep it until no receiver listens any more.
 pub const STREAMS_FROM: u64 = 1 << 63;
 
+/// Requests of an agent from this number on, and below [`STREAMS_FROM`], are for groups to which applications
+/// send packets themselves: they have no end, go over a fabric that carries any packets, and the next run of
+/// the agent goes on with them under the same number.
+pub const GROUPS_FROM: u64 = 1 << 62;
+
 impl RequestKey {
     /// Returns true if the request is for a stream of messages.
     #[must_use]
     pub fn is_stream(&self) -> bool {
         self.request >= STREAMS_FROM
+    }
+
+    /// Returns true if the request is for a group of an application's own packets.
+    #[must_use]
+    pub fn is_group(&self) -> bool {
+        (GROUPS_FROM..STREAMS_FROM).contains(&self.request)
+    }
+
+    /// Returns true if the request is for an object.
+    #[must_use]
+    pub fn is_transfer(&self) -> bool {
+        self.request < GROUPS_FROM
+    }
+
+    /// Returns true if what this request has is what the other one asks for: it is the same, or that of the
+    /// same group by another run of the agent.
+    #[must_use]
+    pub fn is_continued_by(&self, other: &Self) -> bool {
+        let is_same = self.agent.name == other.agent.name && self.request == other.request;
+        is_same && (self.is_group() || self.agent == other.agent)
     }
 
     /// Returns true if `agent` made the request.

@@ -115,7 +115,7 @@ fn a_wish_goes_before_any_estimate() {
     for (name, or_fail) in [(TcpChain::NAME, false), (IpMulticast::NAME, true), (Ocs::NAME, false)] {
         for bytes in [SMALL, LARGE] {
             let mut manager = by_time();
-            let wish = Wish { fabric: Some(name), or_fail };
+            let wish = Wish { fabric: Some(name), or_fail, ..Wish::default() };
             let outputs = apply(&mut manager, millis(0), Input::Request(wanted(0, bytes, wish)));
             let grant = response(&outputs).unwrap();
             assert_eq!((grant.plan.fabric, passed(&grant)), (name, vec![]), "{bytes}");
@@ -125,13 +125,13 @@ fn a_wish_goes_before_any_estimate() {
     let mut manager = by_time();
     let first = ask(&mut manager, millis(0), 0, LARGE);
     assert_eq!(first.plan.fabric, Ocs::NAME);
-    let wish = Wish { fabric: Some(Ocs::NAME), or_fail: false };
+    let wish = Wish { fabric: Some(Ocs::NAME), or_fail: false, ..Wish::default() };
     let grant = response(&apply(&mut manager, millis(0), Input::Request(wanted(3, SMALL, wish)))).unwrap();
     assert_eq!((grant.plan.fabric, grant.passed_over[0].fabric), (IpMulticast::NAME, Ocs::NAME));
-    let wish = Wish { fabric: Some(Ocs::NAME), or_fail: true };
+    let wish = Wish { fabric: Some(Ocs::NAME), or_fail: true, ..Wish::default() };
     let outputs = apply(&mut manager, millis(0), Input::Request(wanted(4, SMALL, wish)));
     assert!(matches!(outputs[..], [Output::Waiting { .. }]), "{outputs:?}");
-    let none = Wish { fabric: Some(FabricName::new("wormhole")), or_fail: false };
+    let none = Wish { fabric: Some(FabricName::new("wormhole")), or_fail: false, ..Wish::default() };
     let outputs = apply(&mut manager, millis(0), Input::Request(wanted(5, SMALL, none)));
     assert!(response(&outputs).unwrap_err().to_string().contains("no fabric 'wormhole'"), "{outputs:?}");
 }
@@ -205,7 +205,7 @@ fn the_scheduler_of_partitions_chooses_by_time_too() {
 
 /// Transfers over multicast that were said to take so long, each held for as long.
 fn tell(manager: &mut Leases, begin: u64, took: Duration, unreached: &[&str], held_ms: u64) -> u64 {
-    let wish = Wish { fabric: Some(IpMulticast::NAME), or_fail: true };
+    let wish = Wish { fabric: Some(IpMulticast::NAME), or_fail: true, ..Wish::default() };
     let mut now = begin;
     for _ in 0..40 {
         let grant = response(&apply(manager, millis(now), Input::Request(wanted(0, LARGE, wish)))).unwrap();
@@ -244,7 +244,7 @@ fn estimates_learn_of_transfers_and_no_lie_moves_them_far() {
     ] {
         let mut manager = by_time();
         let now = tell(&mut manager, 0, took, unreached, held_ms);
-        let wish = Wish { fabric: Some(IpMulticast::NAME), or_fail: true };
+        let wish = Wish { fabric: Some(IpMulticast::NAME), or_fail: true, ..Wish::default() };
         let outputs = apply(&mut manager, millis(now), Input::Request(wanted(0, LARGE, wish)));
         let estimate = response(&outputs).unwrap().estimate.unwrap().as_millis();
         assert!((expected - 2..=expected + 2).contains(&estimate), "{took:?} {held_ms}: {estimate}");
@@ -382,7 +382,7 @@ fn a_stream_takes_nothing_of_others_time() {
     let estimate = |before: Option<u64>| {
         let mut manager = by_time();
         if let Some(request) = before {
-            let wish = Wish { fabric: Some(IpMulticast::NAME), or_fail: true };
+            let wish = Wish { fabric: Some(IpMulticast::NAME), or_fail: true, ..Wish::default() };
             let request = PathRequest { request, ..wanted(0, LARGE, wish) };
             assert!(response(&apply(&mut manager, millis(0), Input::Request(request))).is_ok());
         }

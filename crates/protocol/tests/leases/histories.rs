@@ -4,8 +4,8 @@
 use super::{LEASE, agent, apply, ask, config, drain, held_lease, join, object, request, with_config};
 use polycast_planning::{Channel, Failure, Fcfs, PlanId, Resource};
 use polycast_protocol::leases::{
-    AgentKey, Grant, HeldLease, Input, Join, Leases, LeasesConfig, Output, Record, ReleaseReason, RequestKey,
-    host_numbers,
+    AgentKey, GROUPS_FROM, Grant, HeldLease, Input, Join, Leases, LeasesConfig, Output, Record,
+    ReleaseReason, RequestKey, host_numbers,
 };
 use polycast_types::{Duration, Time};
 use proptest::prelude::*;
@@ -59,6 +59,11 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         4 => (0u64..800).prop_map(Step::Pass),
         1 => (0u64..20_000).prop_map(Step::Pass),
     ]
+}
+
+/// The number of an agent's request: every third one is for a group.
+fn numbered(number: u64) -> u64 {
+    if number.is_multiple_of(3) { GROUPS_FROM + number } else { number }
 }
 
 fn address_failure(number: u8) -> Failure {
@@ -122,10 +127,10 @@ impl World {
                 self.next_request += 1;
                 let names = [format!("host-{a}"), format!("host-{b}")];
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
-                Input::Request(request(self.key(*source), self.next_request, &names))
+                Input::Request(request(self.key(*source), numbered(self.next_request), &names))
             }
             Step::Repeat(source, number) => {
-                Input::Request(request(self.key(*source), *number, &["host-0", "host-1"]))
+                Input::Request(request(self.key(*source), numbered(*number), &["host-0", "host-1"]))
             }
             Step::Release(index) => {
                 let (plan, held) = self.held.iter().nth(*index)?;
@@ -135,7 +140,9 @@ impl World {
                 let (plan, held) = self.held.iter().nth(*index)?;
                 Input::Release { request: self.key(*number).request(held.key.request), plan: *plan }
             }
-            Step::Withdraw(source, number) => Input::Withdraw { request: self.key(*source).request(*number) },
+            Step::Withdraw(source, number) => {
+                Input::Withdraw { request: self.key(*source).request(numbered(*number)) }
+            }
             Step::Beat(number, named) => Input::Heartbeat {
                 agent: self.key(*number),
                 leases: if *named { self.held.keys().copied().collect() } else { Vec::new() },
@@ -156,7 +163,7 @@ impl World {
                 Input::Repaired { failures: vec![address_failure(*number)] }
             }
             Step::Extend(source, number, millis, add, remove) => Input::Extend {
-                request: self.key(*source).request(*number),
+                request: self.key(*source).request(numbered(*number)),
                 time: millis.map(Duration::from_millis),
                 add: vec![format!("host-{add}")],
                 remove: vec![format!("host-{remove}")],
@@ -282,8 +289,11 @@ impl World {
         for lease in &join.leases {
             let key = agent.request(lease.request);
             if let Some(held) = self.held.get_mut(&lease.plan) {
-                if held.key == key {
-                    held.expires_at = now + LEASE;
+                // Another run of its agent goes on with a group, unless it has another path for that already.
+                let its = self.manager.leases().find(|view| view.grant.plan_id == lease.plan);
+                if held.key == key || held.key.is_continued_by(&key) && its.is_some_and(|its| *its.key == key)
+                {
+                    (held.key, held.expires_at) = (key, now + LEASE);
                 }
             } else if let Some(view) = self.manager.leases().find(|view| view.grant.plan_id == lease.plan) {
                 assert_eq!((view.key, &view.grant.plan.channel), (&key, &lease.channel));
@@ -316,6 +326,7 @@ fn is_due(now: Time, input: Option<&Input>, reason: ReleaseReason, held: &Held) 
         (ReleaseReason::Withdrawn, Some(Input::Withdraw { request })) => *request == held.key,
         (ReleaseReason::Expired, _) => held.expires_at <= now,
         (ReleaseReason::TimeOver, _) => held.grant.lease.is_some(),
+        (ReleaseReason::HolderGone, _) if held.key.is_group() => false,
         (ReleaseReason::HolderGone, Some(Input::Leave { agent, .. })) => held.key.is_of(agent),
         (ReleaseReason::HolderGone, Some(Input::Join(join))) => {
             held.key.agent.name == join.agent.name && !held.key.is_of(&join.agent)
@@ -325,7 +336,8 @@ fn is_due(now: Time, input: Option<&Input>, reason: ReleaseReason, held: &Held) 
         (ReleaseReason::Failed, Some(Input::Join(join))) => {
             let plan = &held.grant.plan;
             let is_it = |lease: &HeldLease| lease.plan == held.grant.plan_id && lease.channel != plan.channel;
-            held.key.is_of(&join.agent) && join.leases.iter().any(is_it)
+            let its = join.agent.request(held.key.request);
+            held.key.is_continued_by(&its) && join.leases.iter().any(is_it)
         }
         _ => false,
     }
@@ -501,7 +513,7 @@ fn a_grant_that_was_written_halfway_is_a_grant() {
     world.perform(&Step::Request(0, 1, 2));
     world.perform(&Step::Request(1, 0, 2));
     let waits = world.records().into_iter().find(|record| matches!(record, Record::Pending { .. }));
-    let key = agent(1, 1).request(3);
+    let key = agent(1, 1).request(numbered(3));
     assert!(matches!(&waits, Some(Record::Pending { key: of, .. }) if *of == key));
     world.perform(&Step::Release(0));
     let lent = |record: &Record| matches!(record, Record::Lease { key: of, .. } if *of == key);
@@ -509,5 +521,5 @@ fn a_grant_that_was_written_halfway_is_a_grant() {
     let mut restored = manager(1, false);
     assert_eq!(restored.restore(world.now, world.records().into_iter().chain(waits)), []);
     assert_eq!((restored.pending().len(), restored.leases().count()), (0, 1));
-    assert_eq!(object(3), restored.leases().next().unwrap().object);
+    assert_eq!(object(numbered(3)), restored.leases().next().unwrap().object);
 }

@@ -11,8 +11,8 @@ use polycast_planning::{
     RackPort, Resource, Wish,
 };
 use polycast_protocol::leases::{
-    AgentKey, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, PathRequest, Receivers,
-    STREAMS_FROM, known_hosts,
+    AgentKey, GROUPS_FROM, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, PathRequest,
+    Receivers, STREAMS_FROM, known_hosts,
 };
 use polycast_types::{AppId, DataId, Duration, ObjectId, Rate, Time};
 use proptest::collection::vec;
@@ -56,7 +56,11 @@ fn small() -> impl Strategy<Value = u32> {
 }
 
 fn request_number() -> impl Strategy<Value = u64> {
-    prop_oneof![4 => 0u64..4, 1 => (0u64..3).prop_map(|n| STREAMS_FROM + n)]
+    prop_oneof![
+        4 => 0u64..4,
+        1 => (0u64..3).prop_map(|n| STREAMS_FROM + n),
+        2 => (0u64..3).prop_map(|n| GROUPS_FROM + n),
+    ]
 }
 
 fn name() -> impl Strategy<Value = String> {
@@ -167,6 +171,12 @@ fn failures() -> impl Strategy<Value = Vec<Failure>> {
     vec(failure, 0..3)
 }
 
+/// The wish of a request of this number.
+fn wish(request: u64) -> Wish {
+    let fabric = [None, Some(Ocs::NAME), Some(TcpChain::NAME), Some(FabricName::new("none"))];
+    Wish { fabric: fabric[(request % 4) as usize], or_fail: request.is_multiple_of(3), ..Wish::default() }
+}
+
 fn input() -> impl Strategy<Value = Input> {
     let address = (0u8..2, 0u16..2).prop_map(|(last, port)| ([10, 0, 0, last].into(), port));
     let receivers = prop_oneof![1 => Just(Receivers::All), 3 => names().prop_map(Receivers::Named)];
@@ -174,8 +184,7 @@ fn input() -> impl Strategy<Value = Input> {
         |(agent, request, object_bytes, remaining_bytes, receivers, divisible, lease)| {
             let object = object(request);
             {
-                let fabric = [None, Some(Ocs::NAME), Some(TcpChain::NAME), Some(FabricName::new("none"))];
-                let wish = Wish { fabric: fabric[(request % 4) as usize], or_fail: request % 3 == 0 };
+                let wish = wish(request);
                 PathRequest {
                     agent,
                     request,
