@@ -17,6 +17,7 @@
 //! # }
 //! ```
 
+mod groups;
 mod objects;
 
 pub use objects::{Fetching, Files, Piece, Taking, ToPut, Versions, Wanted, Watching};

@@ -7,7 +7,7 @@ pub use manager::{Node, drain, drained, drained_host, nodes, objects_only_at, pl
 
 use crate::agent::transfer::Direction;
 use crate::agent::{
-    EndpointUse, Granted, Object, ObjectKind, ObjectState, Rest, StatusResponse, Transfer, Waiting,
+    EndpointUse, Granted, Group, Object, ObjectKind, ObjectState, Rest, StatusResponse, Transfer, Waiting,
 };
 use crate::convert::object_id;
 use crate::report::{ReceiverReport, Report};
@@ -170,7 +170,29 @@ pub fn status_of_agent(status: &StatusResponse, manager_error: &str) -> Value {
         "transfers": status.transfers.iter().map(transfer_in_status).collect::<Vec<_>>(),
         "rests": status.rests.iter().map(rest).collect::<Vec<_>>(),
         "peers": peers.collect::<Vec<_>>(), "lost": lost.collect::<Vec<_>>(),
+        "groups": status.groups.iter().map(group_here).collect::<Vec<_>>(),
         "endpoints": status.uses.iter().map(endpoint_use).collect::<Vec<_>>(),
+    })
+}
+
+/// A group for packets that applications send themselves.
+#[must_use]
+pub fn group(group: &Group) -> Value {
+    let mut document = group_here(group);
+    let away = group.members.iter().filter(|member| member.away).map(|member| member.name.as_str());
+    document["away"] = away.collect::<Vec<_>>().into();
+    document
+}
+
+/// The same where it is not known which members are away.
+fn group_here(group: &Group) -> Value {
+    let has_path = !group.address.is_empty();
+    json!({
+        "name": group.name, "source": group.source,
+        "fabric": has_path.then_some(&group.fabric), "address": has_path.then_some(&group.address),
+        "port": has_path.then_some(group.port), "rate_bps": group.rate_bps,
+        "members": group.members.iter().map(|member| member.name.as_str()).collect::<Vec<_>>(),
+        "trouble": (!group.trouble.is_empty()).then_some(&group.trouble),
     })
 }
 

@@ -30,6 +30,10 @@ pub enum Kind {
     StreamUnknown,
     /// There is a stream of this name already.
     StreamTaken,
+    /// There is no group of this name.
+    GroupUnknown,
+    /// There is a group of this name already.
+    GroupTaken,
     /// The topic belongs to another application.
     TopicTaken,
     /// The bytes of an object cannot be got from where they are from at first, or are not those that its key
@@ -68,7 +72,7 @@ pub enum Kind {
 }
 
 /// Kinds with their names on the wire.
-const KINDS: [(Kind, &str); 27] = [
+const KINDS: [(Kind, &str); 29] = [
     (Kind::NotRegistered, "not-registered"),
     (Kind::ObjectUnknown, "object-unknown"),
     (Kind::ObjectTaken, "object-taken"),
@@ -79,6 +83,8 @@ const KINDS: [(Kind, &str); 27] = [
     (Kind::RequestUnknown, "request-unknown"),
     (Kind::StreamUnknown, "stream-unknown"),
     (Kind::StreamTaken, "stream-taken"),
+    (Kind::GroupUnknown, "group-unknown"),
+    (Kind::GroupTaken, "group-taken"),
     (Kind::TopicTaken, "topic-taken"),
     (Kind::OriginFailed, "origin-failed"),
     (Kind::ManagerUnreachable, "manager-unreachable"),

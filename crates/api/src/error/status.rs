@@ -19,10 +19,12 @@ impl Kind {
             Kind::NotRegistered | Kind::ObjectBusy | Kind::NotJoined | Kind::NotLeader | Kind::Version => {
                 Code::FailedPrecondition
             }
-            Kind::ObjectUnknown | Kind::ReceiverUnknown | Kind::RequestUnknown | Kind::StreamUnknown => {
-                Code::NotFound
-            }
-            Kind::ObjectTaken | Kind::StreamTaken | Kind::NameTaken => Code::AlreadyExists,
+            Kind::ObjectUnknown
+            | Kind::ReceiverUnknown
+            | Kind::RequestUnknown
+            | Kind::StreamUnknown
+            | Kind::GroupUnknown => Code::NotFound,
+            Kind::ObjectTaken | Kind::StreamTaken | Kind::GroupTaken | Kind::NameTaken => Code::AlreadyExists,
             Kind::ReceiverTwice | Kind::NoReceivers | Kind::Path | Kind::Invalid => Code::InvalidArgument,
             Kind::TopicTaken | Kind::NotAllowed => Code::PermissionDenied,
             Kind::OriginFailed | Kind::TransferFailed => Code::Aborted,

@@ -157,7 +157,9 @@ impl Inner {
 
     /// A request has its path.
     fn respond(&mut self, request: &RequestKey, grant: Grant) {
-        let (plan, waits) = (grant.plan_id, request.is_stream() && readiness::has_rules(&grant.plan));
+        // Nothing repairs what goes out too early, but the packets of a transfer.
+        let is_repaired = request.is_transfer();
+        let (plan, waits) = (grant.plan_id, !is_repaired && readiness::has_rules(&grant.plan));
         let set_up = (!grant.plan.commands.is_empty()).then_some(plan);
         self.guard.note("lease", || {
             json!({

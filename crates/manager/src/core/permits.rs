@@ -10,7 +10,7 @@ use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager as api;
 use polycast_net::permit::Group;
 use polycast_planning::{Channel, Plan, PlanId};
-use polycast_protocol::leases::{AgentKey, Input, LeaseView, PathRequest, Receivers};
+use polycast_protocol::leases::{AgentKey, Input, LeaseView, PathRequest, Receivers, RequestKey};
 use polycast_protocol::stream::StreamsInput;
 use polycast_wire::control::NOWHERE;
 use polycast_wire::permit::{HASH_LEN, Permit};
@@ -55,6 +55,11 @@ fn rate_of(plan: &Plan) -> u64 {
     }
 }
 
+/// The bytes of a request that quotas count: how many a group will carry is not known.
+fn bytes_of(key: &RequestKey, bytes: u64) -> u64 {
+    if key.is_group() { 0 } else { bytes }
+}
+
 impl Inner {
     /// Returns the current usage of an agent.
     fn usage(&self, agent: &AgentKey) -> Usage {
@@ -63,14 +68,14 @@ impl Inner {
             usage.rate_bps = usage.rate_bps.saturating_add(rate_of(&lease.grant.plan));
             if !lease.key.is_stream() {
                 usage.transfers += 1;
-                usage.bytes = usage.bytes.saturating_add(lease.grant.accepted_bytes);
+                usage.bytes = usage.bytes.saturating_add(bytes_of(lease.key, lease.grant.accepted_bytes));
             }
         }
         let waits = |key: &&AgentKey| key.name == agent.name;
         for pending in self.machine.pending().filter(|pending| waits(&&pending.key.agent)) {
             if !pending.key.is_stream() {
                 usage.transfers += 1;
-                usage.bytes = usage.bytes.saturating_add(pending.bytes);
+                usage.bytes = usage.bytes.saturating_add(bytes_of(pending.key, pending.bytes));
             }
         }
         usage
@@ -100,7 +105,8 @@ impl Inner {
             || self.machine.pending().any(|pending| *pending.key == key);
         // One that is said again has been allowed already.
         if !is_known {
-            policy.begin(source, self.usage(&request.agent), request.remaining_bytes)?;
+            let bytes = bytes_of(&key, request.remaining_bytes);
+            policy.begin(source, self.usage(&request.agent), bytes)?;
         }
         Ok(())
     }

@@ -38,6 +38,17 @@ struct Chair {
 
 /// Letters of a program's version that are kept, and of the names of a rack and a zone.
 const WORD_MAX: usize = 64;
+/// Groups that one agent's account may name, members of each, and bytes of what it says of one.
+const GROUPS_MAX: usize = 256;
+const MEMBERS_MAX: usize = 256;
+const GROUP_WORD_MAX: usize = 1_024;
+
+/// Returns true if an agent's word about a group is no longer than any has to be.
+fn is_bounded(group: &api::GroupReport) -> bool {
+    let words = [&group.name, &group.fabric, &group.address, &group.trouble];
+    let mut words = words.into_iter().chain(&group.members);
+    group.members.len() <= MEMBERS_MAX && words.all(|word| word.len() <= GROUP_WORD_MAX)
+}
 
 impl Seats {
     /// Says to all agents why their sessions end.
@@ -72,6 +83,8 @@ impl Seats {
     fn note(&mut self, agent: &AgentKey, mut node: api::NodeReport) {
         let words = [&mut node.version, &mut node.rack, &mut node.zone];
         words.into_iter().filter(|word| word.len() > WORD_MAX).for_each(String::clear);
+        node.groups.retain(is_bounded);
+        node.groups.truncate(GROUPS_MAX);
         if let Some(chair) = self.0.get_mut(agent) {
             chair.node = Some(node);
         }
