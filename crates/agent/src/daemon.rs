@@ -23,6 +23,7 @@ mod convert;
 mod engine;
 mod enrol;
 mod error;
+mod groups;
 mod invite;
 mod limits;
 mod local;
@@ -50,6 +51,7 @@ use crate::label_switch::RackAgentProcess;
 use crate::transfer::{Door, Listen, Options, Sealing, SlowPolicy};
 use catalog::Catalog;
 use enrol::Enrolment;
+use groups::Groups;
 use invite::Invitations;
 use limits::Limits;
 use manager_link::{Identity, ManagerLink};
@@ -183,6 +185,7 @@ pub struct Agent {
     shared: Arc<Shared>,
     sends: Arc<Sends>,
     streams: Arc<Streams>,
+    groups: Arc<Groups>,
     objects: Arc<Objects>,
     enrolment: Option<Enrolment>,
     local: local::Listener,
@@ -285,12 +288,13 @@ impl Agent {
             tracing::warn!(store = %shared.store.folder().display(), "{warning}");
         }
         let sends = Arc::new(Sends::new(Arc::clone(&shared), config.sends_max));
-        let (here, its_sends) = (Arc::downgrade(&shared), Arc::downgrade(&sends));
-        shared.link.account_by(move || Some(here.upgrade()?.account(its_sends.upgrade()?.count())));
+        let groups = Arc::new(Groups::new(Arc::clone(&shared)));
+        tell_of_host(&shared, &sends, &groups);
         Ok(Agent {
             objects: Arc::new(Objects::new(Arc::clone(&shared), Arc::clone(&sends))),
             sends,
             streams: Arc::new(Streams::new(Arc::clone(&shared), config.streams_max)),
+            groups,
             invitations: Invitations::new(Arc::clone(&shared), listener, config.receives_max)
                 .map_err(refused)?,
             shared,
@@ -356,6 +360,7 @@ impl Agent {
             shared,
             sends,
             streams,
+            groups,
             objects,
             enrolment,
             local,
@@ -371,8 +376,8 @@ impl Agent {
         tracing::info!(name = %shared.name, control = %shared.place().control, socket = %local.path().display(),
             store = %shared.store.folder().display(), "the agent listens");
         let following = Following::start(&shared, wish);
-        let service =
-            Service::new(Arc::clone(&shared), Arc::clone(&sends), Arc::clone(&streams), Arc::clone(&objects));
+        let service = Service::new(&shared, &sends, &streams, &groups, &objects);
+        let grouping = tokio::spawn(groups.run(ending.subscribe()));
         let asking = tokio::spawn(Arc::clone(&objects).run(ending.subscribe()));
         let mut server_ending = ending.subscribe();
         let (incoming, _socket) = local.into_incoming();
@@ -413,14 +418,22 @@ impl Agent {
         if !matches!(outcome, Err(AgentError::Serve(_))) {
             let _ = tokio::time::timeout(FAREWELL, &mut server).await;
         }
-        let _ = tokio::time::timeout(FAREWELL, invitations).await;
-        let _ = tokio::time::timeout(FAREWELL, expiring).await;
-        let _ = tokio::time::timeout(FAREWELL, removing).await;
-        let _ = tokio::time::timeout(FAREWELL, asking).await;
+        for task in [invitations, expiring, removing, asking, grouping] {
+            let _ = tokio::time::timeout(FAREWELL, task).await;
+        }
         drop(following);
         tracing::info!("the agent has ended");
         outcome
     }
+}
+
+/// Has heartbeats tell of this host, as long as the agent runs.
+fn tell_of_host(shared: &Arc<Shared>, sends: &Arc<Sends>, groups: &Arc<Groups>) {
+    let (here, sends, groups) = (Arc::downgrade(shared), Arc::downgrade(sends), Arc::downgrade(groups));
+    shared.link.account_by(move || {
+        let account = here.upgrade()?.account(sends.upgrade()?.count());
+        Some(NodeReport { groups: groups.upgrade()?.account(), ..account })
+    });
 }
 
 /// Listens for those who look at the agent's page, if there is one.

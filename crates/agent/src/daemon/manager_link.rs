@@ -7,6 +7,7 @@
 //! said until a heartbeat confirms it.
 
 mod directory;
+mod groups;
 mod lease;
 mod permits;
 mod removals;
@@ -14,6 +15,7 @@ mod streams;
 mod table;
 
 pub(super) use directory::{HeldObject, Unpublished, Wish as ObjectWish, object_ref, refusal};
+pub(super) use groups::{GroupPath, GroupWanted};
 pub(super) use lease::{FabricWish, Lease, Peer, Wanted, addresses};
 pub(super) use streams::{Audience, Listening, Published, Whereabouts};
 

@@ -5,6 +5,7 @@ use super::bring;
 use super::catalog::{Available, Snapshot};
 use super::choice::Choice;
 use super::convert;
+use super::groups::Groups;
 use super::manager_link::FabricWish;
 use super::objects::{self, Asks, Digest, Key, Objects, Watching};
 use super::processes::Call;
@@ -20,12 +21,13 @@ use polycast_api::agent::agent_server::Agent;
 use polycast_api::agent::fetch_request::What;
 use polycast_api::agent::send_event::Event;
 use polycast_api::agent::{
-    AddRequest, Caller, CreateStreamRequest, CreateStreamResponse, DeleteRequest, DeleteResponse,
-    DrainRequest, DrainResponse, EndStreamRequest, EndStreamResponse, EndpointUse, ExtendRequest,
-    ExtendResponse, FetchEvent, FetchRequest, FilesEvent, FilesRequest, FillRequest, LeaveStreamRequest,
-    LeaveStreamResponse, ListRequest, ListResponse, ListStreamsRequest, ListStreamsResponse,
-    ManagerStatusResponse, Object, Peer, PinRequest, PublishRequest, PublishResponse, PutRequest,
-    ReadRequest, ReceiveMessagesRequest, ReceiveMessagesResponse, RegisterRequest, RegisterResponse,
+    AddRequest, Caller, CreateGroupRequest, CreateStreamRequest, CreateStreamResponse, DeleteRequest,
+    DeleteResponse, DrainRequest, DrainResponse, EndStreamRequest, EndStreamResponse, EndpointUse,
+    ExtendRequest, ExtendResponse, FetchEvent, FetchRequest, FilesEvent, FilesRequest, FillRequest, Group,
+    LeaveStreamRequest, LeaveStreamResponse, ListGroupsRequest, ListGroupsResponse, ListRequest,
+    ListResponse, ListStreamsRequest, ListStreamsResponse, ManagerStatusResponse, Object, Peer, PinRequest,
+    PublishRequest, PublishResponse, PutRequest, ReadRequest, ReceiveMessagesRequest,
+    ReceiveMessagesResponse, RegisterRequest, RegisterResponse, RemoveGroupRequest, RemoveGroupResponse,
     RemoveRequest, RemoveResponse, SendEvent, SendMessagesRequest, SendMessagesResponse, SendRequest,
     StatusRequest, StatusResponse, SubscribeRequest, TakeRequest, TakeResponse, TopicEvent,
     UnregisterRequest, UnregisterResponse, WatchEvent, WatchRequest, WithdrawRequest, WithdrawResponse,
@@ -60,6 +62,7 @@ pub(super) struct Service {
     shared: Arc<Shared>,
     sends: Arc<Sends>,
     streams: Arc<Streams>,
+    groups: Arc<Groups>,
     objects: Arc<Objects>,
     uses: Option<Uses>,
 }
@@ -89,12 +92,20 @@ impl<T> Stream for Told<T> {
 
 impl Service {
     pub(super) fn new(
-        shared: Arc<Shared>,
-        sends: Arc<Sends>,
-        streams: Arc<Streams>,
-        objects: Arc<Objects>,
+        shared: &Arc<Shared>,
+        sends: &Arc<Sends>,
+        streams: &Arc<Streams>,
+        groups: &Arc<Groups>,
+        objects: &Arc<Objects>,
     ) -> Self {
-        Service { shared, sends, streams, objects, uses: None }
+        Service {
+            shared: Arc::clone(shared),
+            sends: Arc::clone(sends),
+            streams: Arc::clone(streams),
+            groups: Arc::clone(groups),
+            objects: Arc::clone(objects),
+            uses: None,
+        }
     }
 
     /// Tells of the use of endpoints, too.
@@ -428,7 +439,8 @@ impl Agent for Service {
         let (peers, lost) = (peers.into_iter().map(peer).collect(), lost.into_iter().map(peer).collect());
         // Names of repositories may be secrets of those who ask for them.
         let uses = self.uses.as_ref().filter(|_| !user.is_other()).map(|uses| uses()).unwrap_or_default();
-        Ok(Response::new(StatusResponse { peers, lost, uses, ..status }))
+        let groups = self.groups.of_this_host();
+        Ok(Response::new(StatusResponse { peers, lost, uses, groups, ..status }))
     }
 
     async fn manager_status(
@@ -527,6 +539,33 @@ impl Agent for Service {
     ) -> Result<Response<ListStreamsResponse>, Status> {
         check_version(request.into_inner().protocol_version)?;
         Ok(Response::new(ListStreamsResponse { streams: self.streams.list().await? }))
+    }
+
+    async fn create_group(&self, request: Request<CreateGroupRequest>) -> Result<Response<Group>, Status> {
+        let user = User::of(&request)?;
+        let request = request.into_inner();
+        check_version(request.protocol_version)?;
+        Ok(Response::new(self.groups.create(user, request).await?))
+    }
+
+    async fn remove_group(
+        &self,
+        request: Request<RemoveGroupRequest>,
+    ) -> Result<Response<RemoveGroupResponse>, Status> {
+        let user = User::of(&request)?;
+        let RemoveGroupRequest { protocol_version, name } = request.into_inner();
+        check_version(protocol_version)?;
+        convert::check_name("a group", &name)?;
+        self.groups.remove(user, &name).await?;
+        Ok(Response::new(RemoveGroupResponse {}))
+    }
+
+    async fn list_groups(
+        &self,
+        request: Request<ListGroupsRequest>,
+    ) -> Result<Response<ListGroupsResponse>, Status> {
+        check_version(request.into_inner().protocol_version)?;
+        Ok(Response::new(ListGroupsResponse { groups: self.groups.list().await }))
     }
 
     type FetchStream = Told<FetchEvent>;

@@ -68,6 +68,8 @@ pub(crate) struct Lease {
     pub granted_at: Instant,
     /// End of the lease as it was granted.
     ends_at: Option<Instant>,
+    /// Set if it stays when this is dropped.
+    stays: bool,
 }
 
 impl Lease {
@@ -76,6 +78,12 @@ impl Lease {
         // The table knows if that was changed meanwhile, unless the lease has ended.
         let held = self.link.table().held.get(&self.response_id).map(|held| held.ends_at);
         held.unwrap_or(self.ends_at).map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// Leaves the lease in the link's table, which renews it until it is given back; gives its number.
+    pub(super) fn into_held(mut self) -> u64 {
+        self.stays = true;
+        self.response_id
     }
 }
 
@@ -101,14 +109,23 @@ impl ManagerLink {
     pub(crate) async fn request(
         &self,
         wanted: Wanted<'_>,
+        on_wait: impl FnMut(u64, &api::Waiting),
+    ) -> Result<Lease, Refusal> {
+        let steering = wanted.steering.map_or_else(Arc::default, Arc::clone);
+        self.ask(self.path_request(&wanted), steering, on_wait).await
+    }
+
+    /// The same with a request that is made already.
+    pub(super) async fn ask(
+        &self,
+        request: api::PathRequest,
+        steering: Arc<Steering>,
         mut on_wait: impl FnMut(u64, &api::Waiting),
     ) -> Result<Lease, Refusal> {
-        let request = self.path_request(&wanted);
         let asking = Asking { link: self, request: request.request_id };
         let (answer, mut answers) = watch::channel(Answer::Asked);
         {
             let mut table = self.table();
-            let steering = wanted.steering.map_or_else(Arc::default, Arc::clone);
             table.asked.insert(
                 request.request_id,
                 Asked { request: request.clone(), answer, since: Instant::now(), steering },
@@ -196,6 +213,7 @@ impl ManagerLink {
             estimate: granted.estimate_us.map(|micros| Span(micros.saturating_mul(1_000))),
             granted_at: Instant::now(),
             ends_at,
+            stays: false,
         };
         lease.steering.set_racks(racks(granted.channel.as_ref()));
         lease.path = path(granted.channel)?;
@@ -236,6 +254,9 @@ impl Drop for Asking<'_> {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        if self.stays {
+            return;
+        }
         let mut table = self.link.table();
         // One that has ended needs no release.
         if table.held.remove(&self.response_id).is_some() {

@@ -8,6 +8,7 @@ use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager as api;
 use polycast_api::manager::agent_message::Message as Said;
 use polycast_net::permit::{Group, PERMIT_LIFE_MAX_S, PUBLIC_LEN, SignedPermit};
+use polycast_protocol::leases::GROUPS_FROM;
 use polycast_wire::permit::Permit;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -111,12 +112,20 @@ impl Table {
     pub(super) fn banned(&mut self, banned: api::Banned) {
         let Some(held) = self.held.get(&banned.response_id) else { return };
         let request_id = held.lease.request_id;
+        let reason = banned.receivers.first().map(|left_out| left_out.reason.clone());
         for api::LeftOut { name, reason } in &banned.receivers {
             tracing::warn!(response = banned.response_id, receiver = %name, %reason, "taken out");
             held.steering.tell(PathNews { event: Some(reason.clone()), ..PathNews::default() });
             held.steering.change(Change::Remove(name.clone()));
         }
-        let remove = banned.receivers.into_iter().map(|left_out| left_out.name).collect();
+        let remove: Vec<String> = banned.receivers.into_iter().map(|left_out| left_out.name).collect();
+        // A transfer without receivers ends. A group has no transfer that would.
+        if let Some(reason) = reason
+            && request_id >= GROUPS_FROM
+            && held.lease.receivers.iter().all(|name| remove.contains(name))
+        {
+            return held.steering.permit(Err(Refusal::new(Kind::NotAllowed, reason)));
+        }
         self.say(Said::Extend(api::Extend { request_id, time_ms: None, add: Vec::new(), remove }));
     }
 }

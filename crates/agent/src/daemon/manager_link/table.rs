@@ -86,8 +86,11 @@ pub(super) struct Table {
     extending: BTreeMap<u64, oneshot::Sender<Result<Option<api::Granted>, Refusal>>>,
     outbox: Option<mpsc::Sender<AgentMessage>>,
     pub client: Option<ManagerClient<Channel>>,
-    beats: u64,
-    answered: u64,
+    /// Turns whenever the manager has said something.
+    pub turns: watch::Sender<()>,
+    /// Heartbeats so far, and the last one that was answered.
+    pub beats: u64,
+    pub answered: u64,
     /// Time of the first heartbeat that has no answer.
     unanswered_since: Option<Instant>,
     /// The agent says goodbye: the session is not to begin again.
@@ -215,6 +218,11 @@ impl Table {
 
     /// Takes in what the manager has said.
     pub(super) fn take_in(&mut self, message: Told) {
+        self.heed(message);
+        self.turns.send_replace(());
+    }
+
+    fn heed(&mut self, message: Told) {
         match message {
             Told::Joined(_) => {}
             Told::Heartbeat(answer) => self.heartbeat(answer),
