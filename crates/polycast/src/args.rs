@@ -413,7 +413,7 @@ fn cast_receivers(text: &str) -> Result<usize, String> {
 }
 
 /// A rate with its unit: a bare number would be bits a second.
-fn rate_with_unit(text: &str) -> Result<Rate, String> {
+pub(crate) fn rate_with_unit(text: &str) -> Result<Rate, String> {
     let rate: Rate = text.parse().map_err(|error: ParseUnitError| error.to_string())?;
     match text.trim().bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         true => Err(format!("'{text}' has no unit: write {text}mbit or {text}gbit")),

@@ -204,6 +204,37 @@ fn the_policy_says_who_sends_what_to_whom() {
     audited(cluster, &audit);
 }
 
+/// Groups for packets of programs are judged by their names, and taken back when the policy bans them.
+#[test]
+fn the_policy_decides_about_groups() {
+    let place = Place::new();
+    let allow = |receivers: &str| {
+        format!(
+            "[[allow]]\nreceivers = {receivers}\nobjects = ['prices-*']\n[[quota]]\nbytes-max = '1MB'\ntransfers-max = 1\n"
+        )
+    };
+    let policy = place.file("policy.toml", allow("['b', 'c']").as_bytes());
+    let settings = format!("policy = '{policy}'\n");
+    let (cluster, _) = cluster(&settings, &["a", "b", "c"]);
+    let create = |name: &str| cluster.at("a", &["group", "create", name, "--to", "b,c"]);
+    let refused = create("other").json()["error"].as_str().unwrap().to_string();
+    assert!(refused.contains("does not let 'a' send 'other' to 'b'"), "{refused}");
+    let made = create("prices-1");
+    assert_eq!(made.status, 0, "it has no bytes to count: {}", made.stderr);
+    let refused = create("prices-2").json()["error"].as_str().unwrap().to_string();
+    assert!(refused.contains("have 1 transfers at a time"), "{refused}");
+    replace(&policy, &allow("['b']"));
+    let is_without = |groups: &serde_json::Value| groups[0]["members"] == serde_json::json!(["b"]);
+    let listed = cluster.await_answer("a", &["group", "ls"], is_without);
+    assert_eq!(listed[0]["address"], made.json()["address"]);
+    replace(&policy, &allow("['z']"));
+    let is_over = |groups: &serde_json::Value| groups[0]["address"].is_null();
+    let listed = cluster.await_answer("a", &["group", "ls"], is_over);
+    let trouble = listed[0]["trouble"].as_str().unwrap_or_default();
+    assert!(!trouble.is_empty(), "{listed}");
+    cluster.await_answer("a", &["status", "--manager"], |status| status["leases"] == serde_json::json!([]));
+}
+
 /// Checks that the manager's audit log of that is whole, and is found to be; with one letter changed it is
 /// not.
 fn audited(mut cluster: Cluster, path: &str) {

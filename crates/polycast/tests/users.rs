@@ -134,6 +134,18 @@ fn users_of_one_machine_have_what_is_theirs() {
     assert_eq!(fs::read(format!("{out}/secret.bin")).unwrap(), b"root's");
 }
 
+#[test]
+fn a_group_belongs_to_the_user_that_has_made_it() {
+    if !needs(&[Need::Root, Need::Tool("setpriv")]) {
+        return;
+    }
+    let cluster = shared_cluster(place_of(ONE).0);
+    let as_user = |uid, arguments: &[&str]| run_as(&cluster, uid, "a", arguments);
+    assert_eq!(as_user(ONE, &["group", "create", "prices", "--to", "b"]).status, 0);
+    refused(&as_user(ANOTHER, &["group", "rm", "prices"]), &format!("the group 'prices' is user {ONE}'s"));
+    assert_eq!(as_user(ONE, &["group", "rm", "prices"]).status, 0);
+}
+
 /// A directory with a file, both of which only root can open.
 fn secret_set(cluster: &Cluster) -> String {
     let folder = cluster.place.path("weights");

@@ -31,6 +31,7 @@ pub(crate) const PARTS: [Part; 3] = [
             "extend",
             "withdraw",
             "stream",
+            "group",
             "get",
             "fetch",
             "hf",

@@ -4,6 +4,7 @@ pub(crate) mod objects;
 
 use super::place::{ChoiceArgs, PlaceArgs};
 use super::{NetworkArgs, SlowChoice, duration, help};
+use crate::commands::cluster::group::GroupArgs;
 use crate::commands::cluster::hf::HfArgs;
 use crate::commands::cluster::image::ImageArgs;
 use crate::commands::cluster::names::Which;
@@ -45,6 +46,9 @@ pub(crate) enum Command {
     /// Send messages from this machine to all that have joined, and receive them
     #[command(long_about = help::STREAM, after_long_help = help::STREAM_MORE)]
     Stream(StreamArgs),
+    /// Lease a path for packets that programs send themselves, such as by IP multicast
+    #[command(long_about = help::GROUP, after_long_help = help::GROUP_MORE)]
+    Group(GroupArgs),
     /// Copy an object out of the local agent's store
     #[command(long_about = help::GET, after_long_help = help::GET_MORE)]
     Get(GetArgs),

@@ -23,6 +23,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
             "publish",
             "subscribe",
             "stream",
+            "group",
             "ls",
             "rm",
             "pin",

@@ -463,6 +463,28 @@ pub(crate) const STREAM_RECV_MORE: &str = "\
 Lines go to standard output; what is lost is said on standard error. With --json one document comes at the end, \
 with the text of every message.";
 
+pub(crate) const GROUP: &str = "\
+Lease a path for packets that programs send themselves, such as by IP multicast.
+
+A group has a name, this machine as its source, and the members that are named. The manager leases a path as for a \
+transfer and tells the members' switches; programs that know nothing of Polycast send to the group's address, and \
+those at the members join it as usual. No packet goes through an agent, and nothing repairs or slows packets. The \
+group lasts until it is removed, also when the agent restarts.";
+
+pub(crate) const GROUP_MORE: &str = "\
+Examples:
+  polycast group create prices --to host2,host3
+  iperf -u -c 239.255.64.0 -b 100m      (here)
+  iperf -u -s -B 239.255.64.0           (on host2 and host3)
+  polycast group rm prices
+
+Fabrics that carry only Polycast's own packets (tcp-chain, orca, datacast) carry no group.";
+
+pub(crate) const GROUP_CREATE_MORE: &str = "\
+Without --rate the path has the rate that its fabric gives, or none on a shared network. The rate is printed and \
+not enforced by Polycast: the program has to keep to it. Programs may use any UDP port at the address. Without \
+--fabric the group takes a fabric as a transfer would, among those that carry any packets.";
+
 pub(crate) const GET: &str = "\
 Copy an object out of the local agent's store.
 

@@ -7,6 +7,7 @@ mod coming;
 mod drain;
 mod fetch;
 mod forwarder;
+pub(crate) mod group;
 pub(crate) mod hf;
 pub(crate) mod image;
 mod labels;
@@ -160,6 +161,7 @@ pub(super) fn run(command: &Command, format: Format) -> Result<Exit, Failure> {
         Command::Extend(args) => extend(args, format),
         Command::Withdraw(args) => withdraw(args, format),
         Command::Stream(args) => stream::run(args, format),
+        Command::Group(args) => group::run(args, format),
         Command::Get(args) => get(args, format),
         Command::Fetch(args) => fetch::run(args, format),
         Command::Hf(args) => hf::run(args, format),

@@ -1,7 +1,7 @@
 //! `polycast status`: the local agent, its peers and its transfers, once or again and again.
 
 use super::transfers::{Row, Seen};
-use super::{Ending, connect, runtime, why};
+use super::{Ending, connect, group, runtime, why};
 use crate::args::cluster::LocalArgs;
 use crate::exit::{Exit, Failure, without_numbers};
 use crate::output::{self, Format};
@@ -91,6 +91,9 @@ fn status_text(status: &StatusResponse, manager_error: &str, seen: &[Row]) -> St
             "rest       object {}: {stored} of {all} are kept for its next transfer",
             rest.data_id
         );
+    }
+    for one in &status.groups {
+        let _ = writeln!(text, "group      {}", group::line(one));
     }
     for one in &status.uses {
         let _ = writeln!(text, "{:<10} {}", one.kind, why::line(one));

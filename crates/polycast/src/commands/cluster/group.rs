@@ -1,0 +1,132 @@
+//! `polycast group`: paths for packets that applications send themselves.
+
+use super::{connect, runtime};
+use crate::args::cluster::{Destinations, LocalArgs, destinations};
+use crate::args::{help, rate_with_unit};
+use crate::exit::{Exit, Failure};
+use crate::output::{self, Format};
+use clap::{Args as Arguments, Subcommand};
+use polycast_api::agent::Group;
+use polycast_api::documents;
+use polycast_types::{Printable, Rate};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+
+/// `polycast group`
+#[derive(Arguments, Debug)]
+pub(crate) struct GroupArgs {
+    #[command(subcommand)]
+    command: GroupCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum GroupCommand {
+    /// Make a group that this machine sends to, and print its address
+    #[command(after_long_help = help::GROUP_CREATE_MORE)]
+    Create(CreateArgs),
+    /// List the groups of the cluster, with members that are away
+    Ls(LocalArgs),
+    /// Give a group back that was made here
+    Rm(NameArgs),
+}
+
+#[derive(Arguments, Debug)]
+struct NameArgs {
+    /// The group's name
+    #[arg(value_name = "NAME")]
+    name: String,
+    #[command(flatten)]
+    local: LocalArgs,
+}
+
+#[derive(Arguments, Debug)]
+struct CreateArgs {
+    /// The group's name
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// The agents' names of the machines that receive
+    #[arg(long, value_name = "NAME,NAME", value_parser = members)]
+    to: Destinations,
+    /// The fabric that carries it, by its name in the manager's settings [default: the best that can]
+    #[arg(long, value_name = "NAME")]
+    fabric: Option<String>,
+    /// The rate that the path must have (500mbit, 5gbit); your program keeps to what is printed
+    #[arg(long, value_name = "RATE", value_parser = rate_with_unit)]
+    rate: Option<Rate>,
+    #[command(flatten)]
+    local: LocalArgs,
+}
+
+/// Reads the names of members.
+fn members(text: &str) -> Result<Destinations, String> {
+    match destinations(text)? {
+        Destinations::All => Err("a group names its members, with commas between them".into()),
+        named @ Destinations::Named(_) => Ok(named),
+    }
+}
+
+/// Runs a command of groups.
+pub(crate) fn run(args: &GroupArgs, format: Format) -> Result<Exit, Failure> {
+    runtime()?.block_on(async {
+        match &args.command {
+            GroupCommand::Create(args) => create(args, format).await,
+            GroupCommand::Ls(local) => list(local, format).await,
+            GroupCommand::Rm(args) => {
+                connect(&args.local).await?.remove_group(&args.name).await?;
+                let document = json!({ "name": args.name, "removed": true });
+                output::result(format, &document, &format!("{} removed", Printable(&args.name)))?;
+                Ok(Exit::Done)
+            }
+        }
+    })
+}
+
+async fn create(args: &CreateArgs, format: Format) -> Result<Exit, Failure> {
+    let members = match &args.to {
+        Destinations::Named(names) => names.clone(),
+        Destinations::All => Vec::new(),
+    };
+    let fabric = args.fabric.as_deref().unwrap_or_default();
+    let client = connect(&args.local).await?;
+    let group = client.create_group(&args.name, members, fabric, args.rate).await?;
+    output::result(format, &documents::group(&group), &line(&group))?;
+    Ok(Exit::Done)
+}
+
+async fn list(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
+    let groups = connect(local).await?.groups().await?;
+    let document: Vec<Value> = groups.iter().map(documents::group).collect();
+    let lines: Vec<String> = groups.iter().map(line).collect();
+    let text = if lines.is_empty() { "no groups".to_string() } else { lines.join("\n") };
+    output::result(format, &document, &text)?;
+    Ok(Exit::Done)
+}
+
+/// A group on a line.
+pub(super) fn line(group: &Group) -> String {
+    let address = match group.address.parse() {
+        Ok(address) => std::net::SocketAddr::new(address, group.port as u16).to_string(),
+        Err(_) => "no path".to_string(),
+    };
+    let mut text = format!("{:24}  {address}", Printable(&group.name).to_string());
+    if !group.fabric.is_empty() {
+        let _ = write!(text, " over {}", Printable(&group.fabric));
+    }
+    if let Some(rate) = group.rate_bps {
+        let _ = write!(text, " at {}", Rate(rate));
+    }
+    let members = output::counted(group.members.len(), "member");
+    let _ = write!(text, ", from {} to {members}", Printable(&group.source));
+    let away: Vec<String> = group.members.iter().filter(|member| member.away).map(name_of).collect();
+    if !away.is_empty() {
+        let _ = write!(text, ", away: {}", away.join(", "));
+    }
+    if !group.trouble.is_empty() {
+        let _ = write!(text, ": {}", Printable(&group.trouble));
+    }
+    text
+}
+
+fn name_of(member: &polycast_api::agent::Member) -> String {
+    Printable(&member.name).to_string()
+}
