@@ -19,7 +19,7 @@ WIDTH = 120
 
 # The modules of the page, and the files that have what each of them gives.
 MODULES = {
-    "polycast": ["_agent.py", "_events.py", "_program.py"],
+    "polycast": ["_agent.py", "_events.py", "_groups.py", "_program.py"],
     "polycast.aio": ["aio.py"],
     "polycast.tensors": ["tensors.py"],
     "polycast.torch": ["torch.py"],

@@ -32,6 +32,7 @@ from polycast._agent import (
     Watch,
 )
 from polycast._events import Event, Finished, Granted, Progress, Receiver, Report, Waiting
+from polycast._groups import Group, group
 from polycast._native import VERSION as __version__
 from polycast._program import Accepted, Offer, accept, cast, fetch, offer, program
 from polycast.errors import PolycastError
@@ -43,6 +44,7 @@ __all__ = [
     "Files",
     "Finished",
     "Granted",
+    "Group",
     "Object",
     "Offer",
     "Part",
@@ -63,6 +65,7 @@ __all__ = [
     "cast",
     "errors",
     "fetch",
+    "group",
     "offer",
     "program",
 ]
