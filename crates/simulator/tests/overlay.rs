@@ -285,22 +285,19 @@ fn crossings(outcome: &Outcome, groups: u64) -> f64 {
     outcome.crossed.values().copied().max().unwrap_or(0) as f64 / object
 }
 
-/// 128 MiB.
-const ZONED_GROUPS: u64 = 512;
-
 /// Runs hosts in zones and racks; gives how long the last one took over what `rate` takes for the object, and
 /// the most objects that went through a joint.
 fn run_in(seed: u64, hosts: &[Host], spots: &Spots, rate: u64) -> (f64, f64) {
-    let outcome = World::with_spots(seed, ZONED_GROUPS, (GIGABIT, hosts), spots.clone()).run(at_s(400.0));
+    let outcome = World::with_spots(seed, GROUPS, (GIGABIT, hosts), spots.clone()).run(at_s(400.0));
     let lives = |at: &usize| hosts[*at - 1].mood.is_served();
     let took = last(&outcome, (1..=hosts.len()).filter(lives));
-    let took = took / Duration(ZONED_GROUPS * GROUP_LEN * 1_000_000_000 / rate).as_secs_f64();
+    let took = took / Duration(GROUPS * GROUP_LEN * 1_000_000_000 / rate).as_secs_f64();
     let Outcome { lacking, objects, named, .. } = &outcome;
     println!(
         "seed {seed}: {took:.3} of the time, lacking {lacking}, objects {objects:.3}, named {named:?}, twice {}",
         outcome.twice
     );
-    (took, crossings(&outcome, ZONED_GROUPS))
+    (took, crossings(&outcome, GROUPS))
 }
 
 /// Three zones of four hosts, the source among them, behind joints of a tenth of the rate: the object crosses
@@ -320,7 +317,7 @@ fn zones_are_crossed_once() {
 /// source with others in its rack, alone there, or in a zone of its own.
 #[test]
 fn racks_are_crossed_once_wherever_the_source_is() {
-    let shapes = [(1, 8, (0, 0)), (2, 4, (0, 0)), (3, 3, (1, 1)), (1, 12, (0, 50)), (2, 2, (9, 9))];
+    let shapes = [(1, 8, (0, 0)), (3, 3, (1, 1)), (1, 12, (0, 50)), (2, 2, (9, 9))];
     for (seed, (zones, racks, source)) in (0..).zip(shapes) {
         for slower in [1, 4] {
             let in_zone = |zone| (0..racks).flat_map(move |rack| [(zone, rack); 4]);
@@ -352,7 +349,7 @@ fn zones_with(seed: u64, at: usize, mood: Mood) -> (f64, f64) {
 fn one_that_fails_holds_no_zone() {
     let moods = [Mood::Dies(at_s(2.0)), Mood::Hidden, Mood::Boasts, Mood::Spoils, Mood::Comes(at_s(3.0))];
     for mood in moods {
-        for at in [0, 3, 5, 10, 14] {
+        for at in [0, 5, 14] {
             println!("{mood:?} at {at}");
             let (took, crossed) = zones_with(at as u64, at, mood);
             assert!(took <= 1.3, "{took:.3} of what a joint takes for the object");

@@ -464,7 +464,11 @@ impl Upstreams {
             let after = usual.clamp(least, STALLED_MOST);
             let is_silent = now.since(upstream.heard_at) >= after;
             let has_given = upstream.rate.total() > 0;
-            let gives_none = has_given && now.since(upstream.gave_at) >= usual_of_all.max(STALLED_AFTER);
+            let none_after = match self.behind_head {
+                Some(_) => STALLED_MOST,
+                None => usual_of_all.max(STALLED_AFTER),
+            };
+            let gives_none = has_given && now.since(upstream.gave_at) >= none_after;
             !upstream.asked.is_empty() && (is_silent || gives_none)
         };
         let stalled: Vec<UpstreamId> =
