@@ -15,6 +15,9 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
+/// Number up to which free things are counted: pools of addresses can have millions.
+pub const COUNTED_MAX: u64 = 4_096;
+
 /// Outcome for a running plan that a failure touched.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Replan {
@@ -50,6 +53,17 @@ pub trait Fabric: fmt::Debug + Send {
     /// groups against each other with it, and asks for plans afterwards. The claims' volumes are 0.
     fn contest(&self, _network: &NetworkState, _groups: &[&Group]) -> Option<(Room, Vec<Option<Claim>>)> {
         None
+    }
+
+    /// Returns how much is free of each kind of thing that few of this fabric's paths can hold at the same
+    /// time, by the name of the kind ([`Fabric::kind_of`]); of one kind at most [`COUNTED_MAX`].
+    fn free(&self, _network: &NetworkState) -> Vec<(String, u64)> {
+        Vec::new()
+    }
+
+    /// Returns the name of a resource's kind: any of one kind does for a path as well as another.
+    fn kind_of(&self, resource: &Resource) -> String {
+        resource.kind()
     }
 
     /// The running plans of this fabric that `failure` touches, in the order of their numbers, and what

@@ -3,7 +3,7 @@
 //! All it lends is a group address from a pool of the operator's, one for each transfer that runs, so that
 //! no host gets packets of a transfer that it has no part in.
 
-use crate::fabric::{Fabric, Replan, replan_each};
+use crate::fabric::{COUNTED_MAX, Fabric, Replan, replan_each};
 use crate::fabric_name::FabricName;
 use crate::held::{Network, Row};
 use crate::network_state::NetworkState;
@@ -127,6 +127,14 @@ impl AddressPool {
             _ => Err(Refusal::Busy(format!("all {} multicast addresses are in use", self.count))),
         }
     }
+
+    /// The kind of its addresses, and how many are free.
+    pub(crate) fn free(&self, network: &NetworkState) -> (String, u64) {
+        let row = Row::Addresses(self.network, self.port);
+        let free = network.free_of(row, self.first, self.first + self.count);
+        let first = resource((self.network.address(self.first), self.port));
+        (first.kind(), free.take(COUNTED_MAX as usize).count() as u64)
+    }
 }
 
 impl fmt::Display for AddressPool {
@@ -198,6 +206,10 @@ impl Fabric for IpMulticast {
 
     fn carries_any_packets(&self) -> bool {
         true
+    }
+
+    fn free(&self, network: &NetworkState) -> Vec<(String, u64)> {
+        vec![self.pool.free(network)]
     }
 
     /// Addresses are all that paths hold.

@@ -35,7 +35,7 @@ pub mod tcp_chain;
 pub mod trees;
 
 pub use choice::{Passed, PassedWhy};
-pub use fabric::{Fabric, Replan, ReplanOutcome};
+pub use fabric::{COUNTED_MAX, Fabric, Replan, ReplanOutcome};
 pub use fabric_name::{FabricName, FabricNameError};
 pub use network_state::{Cause, Lifted, NetworkState, Running};
 pub use part_name::{PartName, PartNameError};
@@ -47,5 +47,6 @@ pub use plan::{
 pub use polycast_types::PullTuning;
 pub use registry::{Fabrics, PassedOver, Patience};
 pub use scheduler::{
-    Decision, Draft, Fcfs, GreedyMatching, PartitionFcfs, Pending, RequestId, Scheduler, Wish,
+    Decision, Draft, Fcfs, GreedyMatching, Needs, PartitionFcfs, Pending, RequestId, Ruling, Scheduler, Wish,
+    decide_as_ruled,
 };

@@ -52,6 +52,11 @@ pub struct Ocs {
     pool: AddressPool,
 }
 
+/// The kind of a rack's fibres.
+fn fibres_of(rack: u32) -> String {
+    format!("fibres of rack {rack}")
+}
+
 impl Ocs {
     /// Its name.
     pub const NAME: FabricName = FabricName::new("ocs");
@@ -338,6 +343,24 @@ impl Fabric for Ocs {
             Some(Claim { racks: members.into_iter().map(fibres).collect(), splitters, volume: 0 })
         };
         Some((room, groups.iter().map(claim).collect()))
+    }
+
+    fn free(&self, network: &NetworkState) -> Vec<(String, u64)> {
+        let Some((room, _)) = self.contest(network, &[]) else { return Vec::new() };
+        let splitters = (Resource::Splitter { splitter: 0 }.kind(), u64::from(room.splitters));
+        let fibres = (0..).zip(room.ports).map(|(rack, free): (u32, u32)| (fibres_of(rack), u64::from(free)));
+        [self.pool.free(network), splitters].into_iter().chain(fibres).collect()
+    }
+
+    /// A port that leads to a rack is one of the rack's fibres.
+    fn kind_of(&self, resource: &Resource) -> String {
+        match resource {
+            Resource::CircuitPort { port } => match self.ports.owner(*port) {
+                Some(PortOwner::Rack(rack)) => fibres_of(rack),
+                Some(PortOwner::Splitter(_)) | None => resource.kind(),
+            },
+            other => other.kind(),
+        }
     }
 
     fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan> {

@@ -6,6 +6,7 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
+use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::RefCell;
@@ -437,6 +438,11 @@ impl Fabric for Orca {
                 _ => self.plan(network, &old.group),
             }
         })
+    }
+
+    /// Spines have so many entries that only addresses are worth a count.
+    fn free(&self, network: &NetworkState) -> Vec<(String, u64)> {
+        vec![self.pool.free(network)]
     }
 
     /// Addresses and entries are what paths hold, and there are many.

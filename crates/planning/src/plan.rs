@@ -10,6 +10,7 @@ use crate::kept_address;
 use crate::orca::Encoding;
 use crate::trees::{SteinerTree, TreeHop};
 use alloc::collections::BTreeSet;
+use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -77,6 +78,19 @@ impl Resource {
     /// Returns true if it belongs to the optical circuit switch.
     pub(crate) fn is_of_circuits(&self) -> bool {
         matches!(self, Resource::CircuitPort { .. } | Resource::Splitter { .. })
+    }
+
+    /// Returns the name of its kind, as far as it tells that itself: which rack a port leads to it does not.
+    pub(crate) fn kind(&self) -> String {
+        match self {
+            Resource::MulticastAddress { .. } => "addresses".into(),
+            Resource::CircuitPort { .. } => "ports of the circuit switch".into(),
+            Resource::Splitter { .. } => "splitters".into(),
+            Resource::RelayPartition { column, partition, .. } => {
+                format!("shares of partition {partition} of column {column}")
+            }
+            Resource::SpineEntry { spine, .. } => format!("entries of spine {spine}"),
+        }
     }
 }
 

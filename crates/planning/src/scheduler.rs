@@ -2,9 +2,11 @@
 
 mod greedy_matching;
 mod partition_fcfs;
+mod ruled;
 
 pub use greedy_matching::GreedyMatching;
 pub use partition_fcfs::PartitionFcfs;
+pub use ruled::{Needs, Ruling, decide_as_ruled};
 
 use crate::choice::{Awaited, Choice, Moment, Passed};
 use crate::fabric_name::FabricName;

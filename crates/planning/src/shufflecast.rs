@@ -266,6 +266,18 @@ impl Fabric for Shufflecast {
         Some(self.plan_at(network, group, None, Kind::Stream))
     }
 
+    fn free(&self, network: &NetworkState) -> Vec<(String, u64)> {
+        let topology = self.logical();
+        let partitions: BTreeSet<(u32, u32)> =
+            (0..topology.tors()).map(|tor| (topology.column(tor), topology.partition(tor))).collect();
+        let shares_of = |(column, partition): (u32, u32)| {
+            let share = |share| Resource::RelayPartition { column, partition, share };
+            let free = (0..self.config.shares).filter(|number| network.is_free(&share(*number))).count();
+            (share(0).kind(), free as u64)
+        };
+        core::iter::once(self.pool.free(network)).chain(partitions.into_iter().map(shares_of)).collect()
+    }
+
     fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan> {
         replan_each(Self::NAME, network, failure, |network, old| {
             // A transfer that runs keeps its address where it can, so that its source and receivers notice
