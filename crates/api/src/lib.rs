@@ -1,4 +1,4 @@
-//! The two services of Polycast, and the client for applications.
+//! The services of Polycast, and the client for applications.
 //!
 //! - [`error`]: what refusals are.
 //! - [`forwarder`]: what Datacast's forwarders say of their links.
@@ -9,6 +9,8 @@
 //! - [`agent`]: the generated code of `polycast.agent.v1`, what an agent offers to applications on its host
 //!   (Republic, Table I).
 //! - [`manager`]: the generated code of `polycast.manager.v1`, what the manager offers to agents (Table II).
+//! - [`scheduler`]: the generated code of `polycast.scheduler.v1`, what an external scheduler offers to the
+//!   manager.
 //! - [`client`]: a thin client of the agent's service, over its Unix socket.
 //! - [`documents`]: what the daemons tell, as the JSON that programs read.
 //! - [`http`]: the page of a daemon for those who watch it.
@@ -62,7 +64,12 @@ mod generated {
             tonic::include_proto!("polycast.manager.v1");
         }
     }
+    pub mod scheduler {
+        pub mod v1 {
+            tonic::include_proto!("polycast.scheduler.v1");
+        }
+    }
 }
 
 #[cfg(feature = "cluster")]
-pub use generated::{agent::v1 as agent, manager::v1 as manager};
+pub use generated::{agent::v1 as agent, manager::v1 as manager, scheduler::v1 as scheduler};

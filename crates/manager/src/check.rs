@@ -41,6 +41,9 @@ pub struct Findings {
     /// Etcd, where the settings have one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub etcd: Option<EtcdFindings>,
+    /// The external scheduler, where the settings have one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheduler: Option<SchedulerFindings>,
     /// The circuit switch, where the settings have one.
     pub circuit_switch: Option<CircuitSwitchFindings>,
     /// The racks' switches.
@@ -50,6 +53,15 @@ pub struct Findings {
     /// Ports that the fibres lead to, if the probe was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeFindings>,
+}
+
+/// Report of an external scheduler.
+#[derive(Clone, Debug, Serialize)]
+pub struct SchedulerFindings {
+    /// Address of the scheduler.
+    pub address: String,
+    /// True if it has answered a question about nothing in time.
+    pub reached: bool,
 }
 
 /// Report of a circuit switch.
@@ -234,6 +246,7 @@ async fn look(config: &ManagerConfig) -> Result<(Findings, Reached), SettingsErr
     config.check()?;
     let mut faults = Vec::new();
     let etcd = etcd::look(config, &mut faults).await?;
+    let scheduler = look_at_scheduler(config, &mut faults).await?;
     let named = |fabric: &str| config.fabrics.iter().any(|name| name == fabric);
     let (circuit_switch, circuits) = match named("ocs") {
         true => {
@@ -247,8 +260,25 @@ async fn look(config: &ManagerConfig) -> Result<(Findings, Reached), SettingsErr
         false => (Vec::new(), Vec::new()),
     };
     let plans = plans(config)?;
-    let findings = Findings { ok: faults.is_empty(), faults, etcd, circuit_switch, tors, plans, probe: None };
+    let ok = faults.is_empty();
+    let findings = Findings { ok, faults, etcd, scheduler, circuit_switch, tors, plans, probe: None };
     Ok((findings, Reached { circuits, switches }))
+}
+
+async fn look_at_scheduler(
+    config: &ManagerConfig,
+    faults: &mut Vec<String>,
+) -> Result<Option<SchedulerFindings>, SettingsError> {
+    let Some(external) = config.scheduler.external()? else { return Ok(None) };
+    let fabrics = fabrics::fabrics(config, &Hosts::new(config, &[]))?;
+    let answered = external.probe(fabrics.names().collect()).await;
+    if let Err(why) = &answered {
+        faults.push(format!(
+            "{} would decide in place of the scheduler at {}: {why} (settings scheduler.address, scheduler.deadline-ms)",
+            config.scheduler.name, external.address
+        ));
+    }
+    Ok(Some(SchedulerFindings { address: external.address, reached: answered.is_ok() }))
 }
 
 async fn look_at_circuits(
@@ -536,6 +566,10 @@ impl Findings {
             etcd.write(&mut text);
         }
         // Writing to a string cannot fail.
+        if let Some(scheduler) = &self.scheduler {
+            let state = if scheduler.reached { "answers" } else { "does not answer" };
+            let _ = writeln!(text, "scheduler {} {state}", scheduler.address);
+        }
         if let Some(switch) = &self.circuit_switch {
             let state = if switch.reached { "answers" } else { "does not answer" };
             let _ = writeln!(text, "circuit switch {} ({}) {state}", switch.address, switch.dialect);

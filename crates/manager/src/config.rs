@@ -2,9 +2,9 @@
 
 use crate::audit::AuditSettings;
 use crate::fabrics;
+use crate::scheduling::SchedulerSettings;
 use polycast_api::settings::{self, SettingsError};
 use polycast_net::tls::{ForeignServer, IdentityFiles, MANAGER};
-use polycast_planning::Fcfs;
 use polycast_planning::ip_multicast::IpMulticast;
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_protocol::leases;
@@ -64,8 +64,8 @@ pub struct ManagerConfig {
     pub audit_log_max: u64,
     /// Number of full audit logs that are kept.
     pub audit_logs_kept: usize,
-    /// Name of the scheduler; one that there is not is refused with the list of all.
-    pub scheduler: String,
+    /// The scheduler: its name, or a section where an external one decides before it.
+    pub scheduler: SchedulerSettings,
     /// Names of the fabrics, best first; a name that there is not is refused with the list of all.
     pub fabrics: Vec<String>,
     /// Method that chooses a fabric for a request.
@@ -278,7 +278,7 @@ impl Default for ManagerConfig {
             audit_log: None,
             audit_log_max: 64 << 20,
             audit_logs_kept: 8,
-            scheduler: Fcfs::NAME.into(),
+            scheduler: SchedulerSettings::default(),
             fabrics: vec![IpMulticast::NAME.into(), TcpChain::NAME.into()],
             choose: Choose::default(),
             link_rate: None,
@@ -396,6 +396,7 @@ impl ManagerConfig {
     /// The first setting that is wrong.
     pub fn check(&self) -> Result<(), SettingsError> {
         fabrics::check(self)?;
+        self.scheduler.external()?;
         let positive = [
             ("heartbeat-ms", self.heartbeat_ms),
             ("objects.holds-max", self.objects.holds_max as u64),

@@ -23,7 +23,9 @@ pub(crate) use around::Around;
 pub(crate) use fail_over::Commit;
 pub(crate) use obey::part_words;
 pub(crate) use seats::Seat;
-pub(crate) use snapshot::{DrainedHost, LeaseSnapshot, NetworkSnapshot, PendingSnapshot, Snapshot};
+pub(crate) use snapshot::{
+    DrainedHost, ExternalSnapshot, LeaseSnapshot, NetworkSnapshot, PendingSnapshot, Snapshot,
+};
 
 use crate::config::ManagerConfig;
 use crate::devices::{DeviceId, Devices, News};
@@ -37,7 +39,9 @@ use polycast_api::error::{Kind, Refusal};
 use polycast_api::settings::SettingsError;
 use polycast_planning::{PartName, PlanId};
 use polycast_protocol::directory::Directory;
-use polycast_protocol::leases::{Drained, Input, Leases, LeasesConfig, Record, SessionsConfig};
+use polycast_protocol::leases::{
+    Drained, ExternalConfig, Input, Leases, LeasesConfig, Question, Record, SessionsConfig,
+};
 use polycast_protocol::stream::{Streams, StreamsConfig};
 use polycast_types::{Duration, Time};
 use readiness::Readiness;
@@ -93,6 +97,8 @@ struct Inner {
     stopped: bool,
     /// Time when the timer polls the machines, as far as they had reported before it began to rest.
     looks_at: Option<Time>,
+    /// Address of the external scheduler, and the way of questions to it.
+    external: Option<(String, mpsc::Sender<Question>)>,
 }
 
 /// The machine's time: that of the wall clock for managers that go on from each other's records, otherwise
@@ -148,6 +154,11 @@ impl Core {
             machine.know_host_as(name, number).expect("each host of the settings has a number of its own");
         }
         let (devices, news) = Devices::start(devices);
+        let external = config.scheduler.external()?;
+        if let Some(external) = &external {
+            machine = machine.asking(Time(base), ExternalConfig { deadline: external.deadline });
+        }
+        let external = external.map(|external| (external.address.clone(), external.start(devices.news())));
         let (health, standing) = (fabrics::health(config)?, machine.standing_commands());
         devices.change(None, &[], &standing);
         let inner = Inner {
@@ -167,6 +178,7 @@ impl Core {
             answer: None,
             stopped: false,
             looks_at: None,
+            external,
         };
         let core =
             Core { inner: Mutex::new(inner), changed: Notify::new(), stopped: watch::Sender::new(false) };

@@ -22,6 +22,7 @@ pub(crate) use tor::{Reach, Tor, TorPorts};
 use futures_util::future::join_all;
 use polycast_api::forwarder::Word;
 use polycast_planning::{DeviceCommand, PlanId};
+use polycast_protocol::leases::{Advice, NoAdvice};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
@@ -129,6 +130,13 @@ pub(crate) enum News {
         /// True if the switch can be reached.
         up: bool,
     },
+    /// The external scheduler has answered a question, or could not be asked.
+    Advised {
+        /// Number of the question.
+        number: u64,
+        /// The answer, or why there is none.
+        advice: Result<Advice, NoAdvice>,
+    },
     /// The switches of some racks have said how their ports are, or do not answer.
     Looked(Look),
     /// Links between forwarders have changed.
@@ -196,6 +204,11 @@ impl Devices {
         };
         let inboxes = devices.into_iter().map(start).collect();
         (Devices { inboxes, news }, heard)
+    }
+
+    /// The way of news that do not come from devices.
+    pub(crate) fn news(&self) -> mpsc::Sender<News> {
+        self.news.clone()
     }
 
     /// All devices.

@@ -31,11 +31,13 @@ mod leader;
 mod page;
 mod policy;
 mod racks;
+mod scheduling;
 mod service;
 mod store;
 
 pub use config::{Choose, EtcdConfig, ManagerConfig, OnDeviceFailure, WhenBusy};
 pub use racks::{RackCounts, Racks, RacksError};
+pub use scheduling::SchedulerSettings;
 
 use crate::core::{Around, Core};
 use audit::AuditLogs;

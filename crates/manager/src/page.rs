@@ -99,18 +99,40 @@ fn describe(document: &mut Value, snapshot: Snapshot, address: &str) {
 }
 
 /// Returns the metrics of the manager that leads.
-fn counts(snapshot: &Snapshot) -> [Metric; 5] {
+fn counts(snapshot: &Snapshot) -> Vec<Metric> {
     let mut leases = BTreeMap::new();
     for lease in &snapshot.leases {
         *leases.entry(lease.grant.plan.fabric.to_string()).or_insert(0.0) += 1.0;
     }
-    [
+    let mut counts = vec![
         gauge("polycast_agents", "Agents that are here.", snapshot.agents.len() as f64),
         gauge("polycast_agents_lost", "Agents that have not come back.", snapshot.lost.len() as f64),
         Metric::by("polycast_leases", Kind::Gauge, "Paths that are lent.", "fabric", leases),
         gauge("polycast_requests_waiting", "Requests that wait for a path.", snapshot.pending.len() as f64),
         gauge("polycast_streams", "Streams of messages.", snapshot.streams.len() as f64),
-    ]
+    ];
+    if let Some(external) = &snapshot.external {
+        let asked = &external.asked;
+        let answers = [
+            ("followed", asked.followed),
+            ("late", asked.late),
+            ("wrong", asked.wrong),
+            ("unreached", asked.unreached),
+        ];
+        counts.push(gauge(
+            "polycast_scheduler_followed",
+            "Whether the external scheduler decides; otherwise the built-in one does.",
+            f64::from(u8::from(external.trouble.is_none())),
+        ));
+        counts.push(Metric::by(
+            "polycast_scheduler_questions_total",
+            Kind::Counter,
+            "Questions to the external scheduler, by what became of them.",
+            "outcome",
+            answers.map(|(outcome, count)| (outcome.to_string(), count as f64)),
+        ));
+    }
+    counts
 }
 
 fn gauge(name: &'static str, help: &'static str, value: f64) -> Metric {

@@ -4,7 +4,8 @@ use crate::authority::{Authority, RENEW_AFTER};
 use crate::config::ManagerConfig;
 use crate::convert;
 use crate::core::{
-    Around, Core, Drainable, DrainedHost, LeaseSnapshot, NetworkSnapshot, PendingSnapshot, Seat, Snapshot,
+    Around, Core, Drainable, DrainedHost, ExternalSnapshot, LeaseSnapshot, NetworkSnapshot, PendingSnapshot,
+    Seat, Snapshot,
 };
 use crate::door::Guest;
 use crate::guard::{Guard, Refused};
@@ -198,6 +199,7 @@ pub(crate) fn status_response(snapshot: Snapshot, leader: String) -> StatusRespo
     StatusResponse {
         protocol_version: PROTOCOL_VERSION,
         scheduler: snapshot.scheduler.to_string(),
+        external_scheduler: snapshot.external.map(external_scheduler),
         fabrics: snapshot.fabrics.into_iter().map(String::from).collect(),
         agents: snapshot
             .agents
@@ -235,6 +237,18 @@ pub(crate) fn status_response(snapshot: Snapshot, leader: String) -> StatusRespo
                 ..AgentStatus::default()
             })
             .collect(),
+    }
+}
+
+fn external_scheduler(external: ExternalSnapshot) -> api::ExternalScheduler {
+    let ExternalSnapshot { address, asked, trouble } = external;
+    api::ExternalScheduler {
+        address,
+        trouble: trouble.unwrap_or_default(),
+        followed: asked.followed,
+        late: asked.late,
+        wrong: asked.wrong,
+        unreached: asked.unreached,
     }
 }
 

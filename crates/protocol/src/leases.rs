@@ -18,6 +18,7 @@ mod changes;
 mod check;
 mod claims;
 mod early;
+mod external;
 mod gone;
 mod hosts;
 mod members;
@@ -26,6 +27,7 @@ mod set_up;
 mod state;
 mod words;
 
+pub use external::{Advice, Asked, AskedLease, AskedRequest, ExternalConfig, NoAdvice, Question};
 pub use members::{Member, Presence, SessionsConfig, Unreachable};
 pub use parts::{Drained, Suspect};
 pub use state::{Record, RecordKey, SetAside, host_numbers};
@@ -187,7 +189,7 @@ impl Lease {
 pub struct Leases {
     config: LeasesConfig,
     fabrics: Fabrics,
-    scheduler: alloc::boxed::Box<dyn Scheduler>,
+    schedulers: external::Schedulers,
     members: Members,
     network: NetworkState,
     /// Requests as the scheduler sees them, oldest first, with data that only the manager needs.
@@ -234,7 +236,7 @@ impl Leases {
             network,
             next_plan: config.first_plan.0,
             fabrics,
-            scheduler,
+            schedulers: external::Schedulers::new(scheduler),
             pending: BTreeMap::new(),
             pending_by_key: BTreeMap::new(),
             next_request: 0,
@@ -305,6 +307,7 @@ impl Leases {
                 let result = self.drain_host(&name, is_out);
                 self.outputs.push_back(Output::DrainedHost { name, result });
             }
+            Input::Advised { number, advice } => self.advised(now, number, advice),
         }
         if cfg!(debug_assertions) {
             self.check();
@@ -316,6 +319,7 @@ impl Leases {
         self.begin(now);
         self.expire(now);
         if self.outputs.is_empty() && core::mem::take(&mut self.undecided) {
+            self.look_again = None;
             self.decide(now);
         }
         self.outputs.pop_front()
@@ -331,7 +335,11 @@ impl Leases {
             Claims::Unknown | Claims::Known => None,
         };
         let waits = [self.claimed.deadline(), self.early.deadline(), self.parts.deadline(), self.look_again];
-        [expiry, retry, claims, self.members.deadline()].into_iter().chain(waits).flatten().min()
+        [expiry, retry, claims, self.members.deadline(), self.schedulers.deadline()]
+            .into_iter()
+            .chain(waits)
+            .flatten()
+            .min()
     }
 
     /// The agents, in the order of their names.
@@ -423,10 +431,10 @@ impl Leases {
         leases.any(|lease| is_new(lease) && lease.grant.receiver_names().any(|name| name == receiver))
     }
 
-    /// Name of the scheduler.
+    /// Name of the built-in scheduler.
     #[must_use]
     pub fn scheduler(&self) -> &'static str {
-        self.scheduler.name()
+        self.schedulers.built_in.name()
     }
 
     /// Names of the fabrics, best first.
@@ -658,6 +666,7 @@ impl Leases {
             self.end(id, if over { ReleaseReason::TimeOver } else { ReleaseReason::Expired });
         }
         self.retry(now);
+        self.look_at_external(now);
         self.end_rests(now);
         self.end_claims(now);
         if self.early.is_over(now) {
@@ -685,9 +694,8 @@ impl Leases {
         }
     }
 
-    /// Lets the scheduler decide about all requests that wait.
-    fn decide(&mut self, now: Time) {
-        self.look_again = None;
+    /// Lets the built-in scheduler decide about all requests that wait.
+    fn decide_built_in(&mut self, now: Time) {
         if self.pending.is_empty() {
             return;
         }
@@ -695,8 +703,13 @@ impl Leases {
         let pending = self.pending.values().map(|(pending, _)| pending);
         let pending: Vec<&Pending> = pending.filter(|pending| with_place.contains(&pending.id)).collect();
         let draft = Draft::new(&mut self.network).at(now);
+        let decisions = self.schedulers.built_in.decide(now, &pending, draft, &self.fabrics);
+        self.carry_out(now, decisions);
+    }
+
+    fn carry_out(&mut self, now: Time, decisions: Vec<Decision>) {
         let mut awaited: BTreeMap<RequestId, Time> = BTreeMap::new();
-        for decision in self.scheduler.decide(now, &pending, draft, &self.fabrics) {
+        for decision in decisions {
             match decision {
                 Decision::Accept { request, bytes, plan, passed_over } => {
                     self.accept(now, request, bytes, plan, passed_over);

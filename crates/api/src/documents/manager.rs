@@ -121,6 +121,10 @@ pub fn status_of_manager(address: &str, status: &StatusResponse) -> Value {
         "manager": address,
         "leader": status.leader,
         "scheduler": status.scheduler,
+        "external_scheduler": status.external_scheduler.as_ref().map(|external| json!({
+            "address": external.address, "trouble": external.trouble, "followed": external.followed,
+            "late": external.late, "wrong": external.wrong, "unreached": external.unreached,
+        })),
         "fabrics": status.fabrics,
         "uptime_seconds": status.uptime_seconds,
         "agents": status.agents.len(),

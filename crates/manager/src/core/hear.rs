@@ -95,6 +95,7 @@ impl Inner {
                 self.answered(plan);
                 self.apply(Input::SetUp { plan, result });
             }
+            News::Advised { number, advice } => self.apply(Input::Advised { number, advice }),
             News::Found { commands } => {
                 self.networks.reached.insert(DeviceId::CircuitSwitch, None);
                 self.apply(Input::Found { commands });

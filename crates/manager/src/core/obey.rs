@@ -145,6 +145,27 @@ impl Inner {
                 self.released(plan_id, &request, reason);
             }
             Output::Gone { agent, how } => self.bury(agent, how),
+            Output::Ask { question } => {
+                if let Some((_, questions)) = &self.external {
+                    // Where it is still busy with the last one, this one will be late.
+                    let _ = questions.try_send(question);
+                }
+            }
+            Output::External { trouble } => self.say_of_scheduler(trouble),
+        }
+    }
+
+    /// The external scheduler is followed from now on, or is not any more.
+    fn say_of_scheduler(&self, trouble: Option<String>) {
+        let address = self.external.as_ref().map_or("", |(address, _)| address);
+        match trouble {
+            None => tracing::warn!(address, "the external scheduler decides"),
+            Some(why) => tracing::warn!(
+                address,
+                why,
+                "the external scheduler is not followed: {} decides, and it is asked again soon",
+                self.machine.scheduler()
+            ),
         }
     }
 

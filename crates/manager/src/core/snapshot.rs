@@ -4,7 +4,7 @@ use super::Inner;
 use polycast_api::manager::NodeReport;
 use polycast_planning::{DeviceCommand, FabricName, PartName, PlanId};
 use polycast_protocol::directory::OnlyThere;
-use polycast_protocol::leases::{Grant, Member, RequestKey, Suspect, Unreachable, Wait};
+use polycast_protocol::leases::{Asked, Grant, Member, RequestKey, Suspect, Unreachable, Wait};
 use polycast_protocol::stream::StreamView;
 use polycast_types::{Duration, ObjectId, Time};
 use std::collections::BTreeMap;
@@ -27,8 +27,18 @@ pub(crate) struct Snapshot {
     pub fabrics: Vec<FabricName>,
     pub network: NetworkSnapshot,
     pub scheduler: &'static str,
+    pub external: Option<ExternalSnapshot>,
     pub now: Time,
     pub uptime: std::time::Duration,
+}
+
+/// The external scheduler at one moment.
+#[derive(Debug)]
+pub(crate) struct ExternalSnapshot {
+    pub address: String,
+    pub asked: Asked,
+    /// Reason why the built-in one decides, if it does.
+    pub trouble: Option<String>,
 }
 
 /// Devices, circuits and parts at one moment.
@@ -156,6 +166,11 @@ impl Inner {
             fabrics: self.machine.fabrics().collect(),
             network: self.network_snapshot(now),
             scheduler: self.machine.scheduler(),
+            external: self.machine.external().map(|(asked, trouble)| ExternalSnapshot {
+                address: self.external.as_ref().map(|(address, _)| address.clone()).unwrap_or_default(),
+                asked,
+                trouble: trouble.map(String::from),
+            }),
             now,
             uptime: self.clock.start.elapsed(),
         }

@@ -114,7 +114,7 @@ fn offers(config: &ManagerConfig) -> Result<Vec<&'static dyn Offer>, SettingsErr
 
 /// The scheduler that the settings name.
 pub(crate) fn scheduler(config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Scheduler>, SettingsError> {
-    let name = config.scheduler.as_str();
+    let name = config.scheduler.name.as_str();
     let known = || SCHEDULERS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
     match SCHEDULERS.iter().find(|(known, _)| *known == name) {
         Some((_, make)) => Ok(make(hosts)),

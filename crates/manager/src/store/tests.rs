@@ -83,9 +83,9 @@ async fn etcd_is_reached_over_tls_with_certificates() {
     assert_eq!(good.load(second).await.unwrap().records.len(), 1);
     assert!(good.permit_seed(second).await.unwrap() == seed, "agents know the key of the one before");
     for (ca, own, says) in [
-        ("ca.pem", None, "it asks to see a certificate: name etcd.cert and etcd.key"),
-        ("ca.pem", own("foreign"), "it does not accept the certificate in etcd.cert"),
-        ("other.pem", own("manager"), "no authority in etcd.ca has issued its certificate"),
+        ("ca.pem", None, "it asks to see a certificate: the settings 'cert' and 'key' name one"),
+        ("ca.pem", own("foreign"), "it does not accept the certificate in the setting 'cert'"),
+        ("other.pem", own("manager"), "no authority in the setting 'ca' has issued its certificate"),
     ] {
         // A server that is late to say why may end the connection before its words are read.
         let begun = std::time::Instant::now();

@@ -18,6 +18,7 @@ impl Leases {
         self.check_leases();
         self.check_resources();
         self.parts.check();
+        self.schedulers.check(self.next_request);
         let is_within = self.fabrics.learned().all(Learned::is_within_bounds);
         assert!(is_within, "no fabric is believed to take less than a quarter or more than four times");
         if self.config.recorded {

@@ -1,5 +1,6 @@
 //! Messages between agents and the manager (Republic Table II), as values.
 
+use super::external::{Advice, NoAdvice, Question};
 use super::parts::{Drained, Suspect};
 use alloc::collections::BTreeSet;
 use alloc::string::String;
@@ -197,6 +198,13 @@ pub enum Input {
         name: String,
         /// Set to drain it.
         is_out: bool,
+    },
+    /// The external scheduler has answered an [`Output::Ask`], or could not be asked.
+    Advised {
+        /// Number of the question.
+        number: u64,
+        /// The answer, or why there is none.
+        advice: Result<Advice, NoAdvice>,
     },
 }
 
@@ -597,6 +605,18 @@ pub enum Output {
         name: String,
         /// Result, or the reason for a refusal, in a sentence.
         result: Result<Drained, String>,
+    },
+    /// Ask the external scheduler. Answered by [`Input::Advised`]; what comes after the question's deadline
+    /// is not needed any more.
+    Ask {
+        /// The question.
+        question: Question,
+    },
+    /// The external scheduler is not followed any more, or is followed again.
+    External {
+        /// Reason why the built-in scheduler decides, in a sentence about the other one; `None` if it does
+        /// not.
+        trouble: Option<String>,
     },
     /// A run of an agent has ended: all that depends on it ends. Comes once for each that has joined.
     Gone {

@@ -5,6 +5,7 @@ mod choosing;
 mod circuits;
 mod crowds;
 mod draining;
+mod external;
 mod groups;
 mod histories;
 mod hostile;

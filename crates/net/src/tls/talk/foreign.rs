@@ -144,15 +144,17 @@ fn named(error: io::Error, has_own: bool) -> io::Error {
 /// Describes the problem with a connection, about a server that is none of ours.
 fn why(error: rustls::Error, has_own: bool) -> String {
     match SealError::from(error) {
-        SealError::ForeignCertificate => "no authority in etcd.ca has issued its certificate".to_string(),
+        SealError::ForeignCertificate => {
+            "no authority in the setting 'ca' has issued its certificate".to_string()
+        }
         SealError::Certificate(what) => format!("its certificate is not accepted: {what}"),
         SealError::AsksForOne | SealError::Refused | SealError::RefusedCertificate(_) if !has_own => {
-            "it asks to see a certificate: name etcd.cert and etcd.key".to_string()
+            "it asks to see a certificate: the settings 'cert' and 'key' name one".to_string()
         }
         SealError::Refused | SealError::RefusedCertificate(_) => {
-            "it does not accept the certificate in etcd.cert".to_string()
+            "it does not accept the certificate in the setting 'cert'".to_string()
         }
-        SealError::PeerIsPlain => "it does not speak TLS: leave etcd.ca out".to_string(),
+        SealError::PeerIsPlain => "it does not speak TLS, which the setting 'ca' asks for".to_string(),
         error => error.to_string(),
     }
 }
@@ -278,7 +280,10 @@ mod tests {
                     stream.read(&mut [0]).await.unwrap_err()
                 }
             };
-            assert_eq!(error.to_string(), "it asks to see a certificate: name etcd.cert and etcd.key");
+            assert_eq!(
+                error.to_string(),
+                "it asks to see a certificate: the settings 'cert' and 'key' name one"
+            );
         }
     }
 }

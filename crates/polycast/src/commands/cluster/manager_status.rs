@@ -5,7 +5,7 @@ use crate::args::cluster::LocalArgs;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use polycast_api::documents::status_of_manager;
-use polycast_api::manager::StatusResponse;
+use polycast_api::manager::{ExternalScheduler, StatusResponse};
 use polycast_types::{Printable, format_bytes};
 use std::fmt::Write as _;
 
@@ -31,6 +31,15 @@ fn names(status: &StatusResponse) -> String {
     }
 }
 
+/// Line about the external scheduler.
+fn external_scheduler(external: &ExternalScheduler) -> String {
+    let address = Printable(&external.address);
+    match external.trouble.as_str() {
+        "" => format!("scheduler  {address} decides before it\n"),
+        why => format!("scheduler  {address} is not followed: {}\n", Printable(why)),
+    }
+}
+
 fn text(address: &str, status: &StatusResponse) -> String {
     let mut text = format!(
         "manager    {}, up {} s, scheduler {}\nfabrics    {}\nagents     {}{}\n",
@@ -41,6 +50,7 @@ fn text(address: &str, status: &StatusResponse) -> String {
         status.agents.len(),
         names(status),
     );
+    text += &status.external_scheduler.as_ref().map(external_scheduler).unwrap_or_default();
     if !status.leader.is_empty() {
         let _ = writeln!(text, "leader     {}", Printable(&status.leader));
     }

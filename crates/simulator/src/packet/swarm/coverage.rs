@@ -120,6 +120,7 @@ kinds!(of_leases, LEASES, leases::Input:
     leases::Input::Unlit { .. } => "leases: Unlit",
     leases::Input::Drain { .. } => "leases: Drain",
     leases::Input::DrainHost { .. } => "leases: DrainHost",
+    leases::Input::Advised { .. } => "leases: Advised",
 );
 
 kinds!(of_delivery, DELIVERY, DeliveryInput:
@@ -332,6 +333,10 @@ events! { EVENTS:
     DRAINED_NAMED = "request names a host that is drained",
     LEARNED_RESTORED = "leader goes on with what was learned",
     RECORD_LOST = "record of a path cannot be read",
+    ADVICE_FOLLOWED = "answer of an external scheduler is carried out",
+    ADVICE_LATE = "answer of an external scheduler is late",
+    ADVICE_WRONG = "answer of an external scheduler cannot be",
+    ADVICE_UNREACHED = "external scheduler is not reached",
     AGENT_CRASHES = "agent crashes",
     AGENT_LEAVES = "agent leaves",
     CALLS_CUT = "agent's calls wait",

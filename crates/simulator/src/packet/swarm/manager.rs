@@ -9,6 +9,7 @@
 
 mod agent;
 mod choice;
+mod external;
 mod named;
 mod office;
 mod store;
@@ -104,6 +105,7 @@ fn settings(seed: u64, random: &mut Random) -> Settings {
         on_device_failure: if random.one_in(2) { OnDeviceFailure::Wait } else { OnDeviceFailure::Fallback },
         managers: if recorded { random.within(1..=3) as usize } else { 1 },
         recorded,
+        external: external::draw(seed),
     }
 }
 

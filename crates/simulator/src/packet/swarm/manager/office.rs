@@ -8,6 +8,7 @@
 use super::super::coverage::{self, Coverage};
 use super::super::{Plant, draw::Random};
 use super::choice::{self, Choose};
+use super::external;
 use super::store::{Changes, Outcome, Store};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -22,8 +23,8 @@ use polycast_planning::{
     DeviceCommand, Fabric, Fabrics, Failure, Fcfs, GreedyMatching, HostId, PartName, PlanId, Scheduler,
 };
 use polycast_protocol::leases::{
-    AgentKey, Input, JoinRefusal, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest, Receivers,
-    Record, ReleaseReason, RequestKey, SessionsConfig, host_numbers,
+    AgentKey, Asked, Input, JoinRefusal, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest,
+    Receivers, Record, ReleaseReason, RequestKey, SessionsConfig, host_numbers,
 };
 use polycast_topology::Hybrid;
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
@@ -49,6 +50,8 @@ pub(super) struct Settings {
     pub(super) on_device_failure: OnDeviceFailure,
     pub(super) managers: usize,
     pub(super) recorded: bool,
+    /// Set if managers ask an external scheduler: what its answers depend on.
+    pub(super) external: Option<u64>,
 }
 
 impl Settings {
@@ -170,6 +173,10 @@ pub(super) struct Core {
     writing: Option<Writing>,
     /// Times at which devices answer, each with the path.
     pub(super) set_ups: Vec<(Time, PlanId)>,
+    /// Answers of the external scheduler on their way.
+    advice: Vec<(Time, Input)>,
+    /// Outcomes of its answers when they were last counted.
+    counted: Asked,
     /// Failures that it knows.
     known_failed: Vec<Failure>,
 }
@@ -406,6 +413,9 @@ impl Office {
         self.runs += 1;
         let written = records.as_ref().map_or(&[][..], |(load, _)| load);
         let mut leases = self.settings.core(self.runs, self.plant, written);
+        if self.settings.external.is_some() {
+            leases = leases.asking(now, external::SETTINGS);
+        }
         if let Some((mut load, records)) = records {
             self.forget(&mut load);
             let forgets = self.plant == Some(Plant::ForgetLent);
@@ -430,6 +440,8 @@ impl Office {
             commits: VecDeque::new(),
             writing: None,
             set_ups: Vec::new(),
+            advice: Vec::new(),
+            counted: Asked::default(),
             known_failed: Vec::new(),
         });
         if self.settings.circuits && self.store.is_none() {
@@ -535,8 +547,18 @@ impl Office {
             let result = if fails { Err(String::from("a switch does not answer")) } else { Ok(()) };
             self.handle(now, at, Input::SetUp { plan, result });
         }
+        self.hear_external(now, at);
         self.drain(now, at);
         self.write(random, now, at);
+    }
+
+    /// A leader hears what the external scheduler has answered.
+    fn hear_external(&mut self, now: Time, at: usize) {
+        let Some(core) = &mut self.managers[at].core else { return };
+        let due: Vec<(Time, Input)> = core.advice.extract_if(.., |(due, _)| *due <= now).collect();
+        for (_, input) in due {
+            self.handle(now, at, input);
+        }
     }
 
     fn handle(&mut self, now: Time, at: usize, input: Input) {
@@ -557,6 +579,9 @@ impl Office {
             let session = listener(&output).and_then(|agent| core.leases.session_of(agent));
             acts.push(Act { by: (at, core.run), session, output });
         }
+        if let Some((asked, _)) = core.leases.external() {
+            external::count(&mut self.coverage, core::mem::replace(&mut core.counted, asked), asked);
+        }
         for act in &acts {
             match &act.output {
                 Output::Granted { plan_id, plan, .. } => {
@@ -572,6 +597,10 @@ impl Office {
                     self.breach = self.breach.take().or(chosen.err());
                 }
                 Output::Released { plan_id, reason, .. } => drop(self.ended.insert(*plan_id, *reason)),
+                Output::Ask { question } => {
+                    let draws = (self.settings.external.unwrap_or_default(), act.by.1);
+                    core.advice.extend(external::answers(question, now, draws, self.is_healed));
+                }
                 _ => {}
             }
         }
@@ -782,6 +811,8 @@ pub(super) fn listener(output: &Output) -> Option<&AgentKey> {
         | Output::Again { .. }
         | Output::Forgotten { .. }
         | Output::Gone { .. }
+        | Output::Ask { .. }
+        | Output::External { .. }
         | Output::Suspected { .. }
         | Output::Acquitted { .. }
         | Output::Drained { .. }
