@@ -4,7 +4,7 @@
 //! One binary variable a group; one constraint a rack (no more groups than free fibres), and one for the
 //! splitters. The solver is [microlp](https://docs.rs/microlp), all in Rust.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use microlp::{ComparisonOp, OptimizationDirection, Problem, SolutionStatus, SolveOutcome};
@@ -112,6 +112,52 @@ fn laid_out(
     }
 }
 
+/// Things that a request would take, of which there are few, and its worth.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Number of each kind.
+    pub takes: Vec<(String, u64)>,
+    /// Bytes times receivers.
+    pub volume: u128,
+}
+
+/// The places of the claims of the greatest total volume that fit together into what is free, whatever the
+/// kinds of things are; the best ones found where time runs out first.
+///
+/// # Errors
+/// If the solver fails.
+pub fn choose(
+    free: &BTreeMap<String, u64>,
+    claims: &[Claim],
+    time_limit: Duration,
+) -> Result<Vec<usize>, ExactError> {
+    let of = |kind: &String| free.get(kind).copied().unwrap_or(0);
+    let fits = |claim: &Claim| claim.takes.iter().all(|(kind, count)| *count <= of(kind));
+    let fitting: Vec<usize> =
+        (0..claims.len()).filter(|at| claims[*at].volume > 0 && fits(&claims[*at])).collect();
+    let Some(largest) = fitting.iter().map(|at| claims[*at].volume).max() else { return Ok(Vec::new()) };
+    let mut problem = Problem::new(OptimizationDirection::Maximize);
+    problem.set_time_limit(time_limit);
+    let mut of_kind: BTreeMap<&String, Vec<_>> = BTreeMap::new();
+    let variables: Vec<_> = fitting
+        .iter()
+        .map(|at| {
+            let variable = problem.add_binary_var(claims[*at].volume as f64 / largest as f64);
+            for (kind, count) in &claims[*at].takes {
+                of_kind.entry(kind).or_default().push((variable, *count as f64));
+            }
+            variable
+        })
+        .collect();
+    for (kind, users) in &of_kind {
+        problem.add_constraint(users.as_slice(), ComparisonOp::Le, of(kind) as f64);
+    }
+    let outcome = problem.solve().map_err(|error| ExactError::Solver(error.to_string()))?;
+    let SolveOutcome::Solution(solution) = outcome else { return Ok(Vec::new()) };
+    let chosen = fitting.iter().zip(&variables).filter(|(_, variable)| solution.var_value(**variable) > 0.5);
+    Ok(chosen.map(|(at, _)| *at).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,6 +179,40 @@ mod tests {
             }
         }
         best
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        #[test]
+        fn no_other_choice_fits_and_is_worth_more(
+            free in proptest::collection::vec(0u64..4, 5),
+            list in proptest::collection::vec((proptest::collection::btree_map(0usize..6, 1u64..3, 0..4), 0u32..100), 0..9),
+        ) {
+            let kind = |at: usize| format!("kind {at}");
+            let free: BTreeMap<String, u64> = free.into_iter().enumerate().map(|(at, count)| (kind(at), count)).collect();
+            let claim = |(takes, volume): (BTreeMap<usize, u64>, u32)| {
+                let takes = takes.into_iter().map(|(at, count)| (kind(at), count)).collect();
+                Claim { takes, volume: volume.into() }
+            };
+            let claims: Vec<Claim> = list.into_iter().map(claim).collect();
+            // The worth of these claims, where they fit.
+            let worth = |chosen: &[usize]| {
+                let mut left = free.clone();
+                let takes = chosen.iter().flat_map(|at| &claims[*at].takes);
+                let fits = takes.fold(true, |fits, (kind, count)| {
+                    let free = left.entry(kind.clone()).or_default();
+                    let enough = fits && *free >= *count;
+                    *free = free.saturating_sub(*count);
+                    enough
+                });
+                fits.then(|| chosen.iter().map(|at| claims[*at].volume).sum::<u128>())
+            };
+            let all = 0u32..1 << claims.len();
+            let subset = |bits: u32| (0..claims.len()).filter(|at| bits >> at & 1 == 1).collect::<Vec<_>>();
+            let best = all.filter_map(|bits| worth(&subset(bits))).max();
+            let chosen = choose(&free, &claims, Duration::from_secs(10)).unwrap();
+            prop_assert_eq!(worth(&chosen), best);
+        }
     }
 
     proptest! {
