@@ -143,13 +143,16 @@ fn over(request: &Pending, fabric: Option<FabricName>, fabrics: &Fabrics) -> Res
             fabrics.no_fabric(fabric)
         ));
     }
-    if let Wish { fabric: Some(only), or_fail: true } = request.wish
+    if let Wish { fabric: Some(only), or_fail: true, .. } = request.wish
         && only != fabric
     {
         let id = request.id.0;
         return Err(format!("it accepts request {id} over '{fabric}', and that is for '{only}' alone"));
     }
-    Ok(Pending { wish: Wish { fabric: Some(fabric), or_fail: true }, ..request.clone() })
+    Ok(Pending {
+        wish: Wish { fabric: Some(fabric), or_fail: true, ..request.wish.clone() },
+        ..request.clone()
+    })
 }
 
 impl Draft<'_> {
@@ -291,7 +294,8 @@ mod tests {
         let (fabrics, mut network) = (fabrics(), NetworkState::default());
         let needs = fabrics.needs(&mut network, &request(1)).unwrap().unwrap();
         assert_eq!((needs.fabric, &needs.takes[..]), (IpMulticast::NAME, &[("addresses".into(), 1)][..]));
-        let never = Pending { wish: Wish { fabric: Some(TcpChain::NAME), or_fail: true }, ..request(1) };
+        let wish = Wish { fabric: Some(TcpChain::NAME), or_fail: true, any_packets: false };
+        let never = Pending { wish, ..request(1) };
         assert!(fabrics.needs(&mut network, &never).is_err());
     }
 }
