@@ -17,6 +17,10 @@ const LOOKED_MAX: usize = 128;
 const LATE_TIMES: u64 = 4;
 const LATE_AFTER: Duration = Duration::from_millis(50);
 
+/// One that has nothing to bring of its share for this part of the transfer so far may bring what is not in it:
+/// those that share alike have theirs at about the same time.
+const IDLE_PART: u64 = 4;
+
 impl Upstreams {
     /// Asks each upstream for as much as comes from it in [`AHEAD`].
     pub(super) fn ask(&mut self, now: Time) {
@@ -125,7 +129,9 @@ impl Upstreams {
     /// last one is taken.
     fn beyond_share(&self, now: Time, id: UpstreamId) -> Option<u64> {
         let upstream = &self.upstreams[&id];
-        if upstream.asked.len() >= ASK_MIN || now.since(upstream.asked_at) < self.lacking_after() {
+        let began_at = self.behind_head.map_or(Time::ZERO, |(since, _)| since);
+        let after = self.lacking_after().max(now.since(began_at) / IDLE_PART);
+        if upstream.asked.len() >= ASK_MIN || now.since(upstream.asked_at) < after {
             return None;
         }
         upstream.has.words.iter().enumerate().rev().find_map(|(at, word)| {
