@@ -91,7 +91,7 @@ pub type Joint = (u8, Option<u8>, bool);
 pub struct Spots {
     /// That of the source.
     pub source: Spot,
-    /// Those of the receivers; the source's where there are fewer.
+    /// Spots of the receivers; the source's where there are fewer.
     pub receivers: Vec<Spot>,
     /// Bytes a second of each zone's joint, in each direction; `None` for no limit.
     pub zone_rate: Option<u64>,

@@ -33,8 +33,8 @@ pub struct AgentConfig {
     pub manager_name: String,
     /// This host's name in the cluster; without one the host's own.
     pub name: Option<String>,
-    /// The rack that this host is in, in the operator's words. Where racks or zones are named, each object enters
-    /// each of them once over TCP.
+    /// The rack that this host is in, in the operator's words. Where racks or zones are named, each object
+    /// enters each of them once over TCP.
     pub rack: Option<String>,
     /// The zone that it is in, such as a room or a site; the same name of a rack in two zones is two racks.
     pub zone: Option<String>,

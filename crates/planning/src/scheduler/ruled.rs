@@ -149,10 +149,7 @@ fn over(request: &Pending, fabric: Option<FabricName>, fabrics: &Fabrics) -> Res
         let id = request.id.0;
         return Err(format!("it accepts request {id} over '{fabric}', and that is for '{only}' alone"));
     }
-    Ok(Pending {
-        wish: Wish { fabric: Some(fabric), or_fail: true, ..request.wish.clone() },
-        ..request.clone()
-    })
+    Ok(Pending { wish: Wish { fabric: Some(fabric), or_fail: true, ..request.wish }, ..request.clone() })
 }
 
 impl Draft<'_> {

@@ -294,10 +294,10 @@ pub(crate) struct AgentArgs {
     /// This machine's name in the cluster [default: the machine's name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// The rack that this machine is in, for 'polycast nodes'
+    /// The rack that this machine is in: over TCP each object enters it once
     #[arg(long, value_name = "NAME")]
     pub rack: Option<String>,
-    /// The zone that it is in, such as a room or a site, for 'polycast nodes'
+    /// The zone that it is in, such as a room or a site: over TCP each object enters it once
     #[arg(long, value_name = "NAME")]
     pub zone: Option<String>,
     #[command(flatten)]

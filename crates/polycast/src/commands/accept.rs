@@ -22,9 +22,8 @@ use std::path::Path;
 
 /// Waits for an offer and receives it.
 pub(super) fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
-    let place = Destination::check(&args.place)?;
+    let (place, present) = (Destination::check(&args.place)?, Present::of(&args.place));
     output::check_alone(format, place == Destination::Stdout)?;
-    let present = Present::of(&args.place);
     let code = CodeArg::of_words(&args.search.code)?.map(|code| code.code()).transpose()?;
     let spool = if place == Destination::Stdout { Some(Spool::new()?) } else { None };
     let sink = sink_of(&place, present, spool.as_ref());

@@ -36,7 +36,7 @@ def frame(kind, body=b""):
 def hello(handle, name, window=4 << 20, port=0, version=None):
     """HELLO."""
     version = VERSION if version is None else version
-    return frame(HELLO, struct.pack(">BQ", version, handle) + text(name) + struct.pack(">QH", window, port))
+    return frame(HELLO, struct.pack(">BQ", version, handle) + text(name) + struct.pack(">QH", window, port) + 2 * text(""))
 
 
 def refuse(words):

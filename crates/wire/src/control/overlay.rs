@@ -42,9 +42,9 @@ pub struct End<'a> {
     pub name: Option<&'a str>,
 }
 
-/// Groups that a receiver may request from a candidate: every `by` groups in a row are a lot, and the lots are
-/// dealt out in turn to `of`, of which it is number `at`. Receivers that bring groups into different racks or
-/// zones share what they get from those that are outside, so that each group leaves there once.
+/// Groups that a receiver may request from a candidate: every `by` groups in a row are a lot, and the lots
+/// are dealt out in turn to `of`, of which it is number `at`. Receivers that bring groups into different
+/// racks or zones share what they get from those that are outside, so that each group leaves there once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Share {
     of: u16,

@@ -31,6 +31,9 @@ const LATE: Duration = Duration::from_millis(50);
 const RANGE_LEN: u64 = 16;
 const HEAD_LEN: u64 = 5;
 
+/// Address, port and name of a candidate, and the groups that may be requested there.
+type NamedEnd = (IpAddr, u16, Option<String>, Share);
+
 /// A connection that was to be made.
 type Opened = (UpstreamId, Result<FrameStream, FrameError>);
 
@@ -119,7 +122,7 @@ impl Run {
     pub(super) fn take_candidates(
         &mut self,
         entry: Option<u64>,
-        (is_behind_head, ends): (bool, Vec<(IpAddr, u16, Option<String>, Share)>),
+        (is_behind_head, ends): (bool, Vec<NamedEnd>),
     ) {
         let (now, groups) = (self.clock.now(), self.offer.geometry.groups());
         if self.exchange.is_none() {

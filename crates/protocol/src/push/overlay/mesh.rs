@@ -69,7 +69,7 @@ pub struct Mesh {
     members: BTreeMap<PeerId, Member>,
     layout: Layout,
     takers: BTreeSet<PeerId>,
-    /// Those of them that take since they lacked something.
+    /// Takers that came to take since they lacked something.
     let_in: BTreeSet<PeerId>,
     draws: u64,
 }
@@ -211,7 +211,7 @@ impl Mesh {
         })
     }
 
-    /// Lays the members out anew. What a member is no longer to fetch goes, and so does who is no longer to
+    /// Lays the members out anew. Candidates that are none any more go, and so do takers that are not to
     /// take; gives those whose candidates have changed.
     fn lay_out(&mut self) -> BTreeSet<PeerId> {
         let resident = |peer: &PeerId| {

@@ -640,7 +640,8 @@ impl Upstreams {
         lacking
     }
 
-    /// Returns true if a group is in the share of an open member other than this one, and none of them has it.
+    /// Returns true if a group is in the share of an open member other than this one, and none of them has
+    /// it.
     fn is_owed(&self, id: UpstreamId, group: u64) -> bool {
         let others = self.open_ones().filter(|(other, _)| **other != id);
         let others = others.filter(|(_, upstream)| upstream.candidate.share.contains(group));

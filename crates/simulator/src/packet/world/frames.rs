@@ -102,7 +102,7 @@ pub(super) fn address_of(node: NodeId) -> IpAddr {
 /// in the others none is named.
 pub(super) fn location_of(seed: u64, node: NodeId) -> Location {
     let drawn = mix(seed, u64::from(node.0));
-    if mix(seed, 1) % 4 > 0 {
+    if !mix(seed, 1).is_multiple_of(4) {
         return Location::default();
     }
     Location { zone: format!("z{}", drawn % 2), rack: format!("r{}", (drawn >> 8) % 3) }

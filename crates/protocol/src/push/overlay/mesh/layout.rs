@@ -1,11 +1,11 @@
 //! Choice of those among whom each member may fetch, by zones and racks.
 //!
-//! The bytes enter each rack by a few members, its heads, and each zone by the heads of one of its racks; each
-//! group by one of them. The others of a rack fetch within it. Heads fetch from members of other racks or zones,
-//! and share what they get from the one that the bytes come from: so each group leaves there once, and enters
-//! each of the others once. In the zone and the rack of the source there are no heads: members take from the
-//! source itself. Without names of zones
-//! and racks, or with the same everywhere, all members fetch from all.
+//! The bytes enter each rack by a few members, its heads, and each zone by the heads of one of its racks;
+//! each group by one of them. The others of a rack fetch within it. Heads fetch from members of other racks
+//! or zones, and share what they get from the one that the bytes come from: so each group leaves there once,
+//! and enters each of the others once. In the zone and the rack of the source there are no heads: members
+//! take from the source itself. Without names of zones and racks, or with the same everywhere, all members
+//! fetch from all.
 
 use super::super::super::sender::PeerId;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -157,7 +157,8 @@ impl Layout {
         outside
     }
 
-    /// Heads fetch from the members of the others' parts, and their shares from where the bytes come from. One of them is in the part of the head before it: so what one has comes to all.
+    /// Heads fetch from the members of the others' parts, and their shares from where the bytes come from.
+    /// One of them is in the part of the head before it: so what one has comes to all.
     fn link_heads(&mut self, parts: &[Part], outside: usize, supply: usize) {
         let count = u16::try_from(parts.len()).unwrap_or(u16::MAX);
         for (at, Part { heads, own, .. }) in parts.iter().enumerate() {
@@ -186,7 +187,8 @@ impl Layout {
         }
     }
 
-    /// All members of a part fetch from all of it; its heads fetch outside, and what the others of them bring.
+    /// All members of a part fetch from all of it; its heads fetch outside, and what the others of them
+    /// bring.
     fn close_circle(&mut self, residents: &[Resident<'_>], heads: &[PeerId]) -> usize {
         let circle = self.add_circle(residents.iter().map(|resident| resident.peer).collect());
         let own = Suppliers { circle, except: None, share: Share::ALL, most: CANDIDATES_MAX };
@@ -211,8 +213,8 @@ impl Layout {
     }
 }
 
-/// The part by which the bytes come: that of the heads, or of the source, or the largest one. It has more than
-/// one member: a single one would hold all others if it were slow. `None` if no part has more.
+/// The part by which the bytes come: that of the heads, or of the source, or the largest one. It has more
+/// than one member: a single one would hold all others if it were slow. `None` if no part has more.
 fn entry_of<'a, 'b>(
     children: &BTreeMap<&'a str, Vec<Resident<'b>>>,
     head: Option<PeerId>,
@@ -229,8 +231,8 @@ fn entry_of<'a, 'b>(
     best.map(|(name, residents)| (*name, residents.clone()))
 }
 
-/// The members that bring the bytes into a part, all of one rack: the first ones, of those that were of no use
-/// most seldom. One that comes late would only begin with what the others have.
+/// The members that bring the bytes into a part, all of one rack: the first ones, of those that were of no
+/// use most seldom. One that comes late would only begin with what the others have.
 fn heads_of(residents: &[Resident<'_>]) -> Vec<PeerId> {
     let first = residents.iter().min_by_key(|resident| resident.demoted).expect("a part has members");
     let is_like = |other: &&Resident<'_>| (other.location, other.demoted) == (first.location, first.demoted);

@@ -17,8 +17,8 @@ const LOOKED_MAX: usize = 128;
 const LATE_TIMES: u64 = 4;
 const LATE_AFTER: Duration = Duration::from_millis(50);
 
-/// One that has nothing to bring of its share for this part of the transfer so far may bring what is not in it:
-/// those that share alike have theirs at about the same time.
+/// One that has nothing to bring of its share for this part of the transfer so far may bring what is not in
+/// it: those that share alike have theirs at about the same time.
 const IDLE_PART: u64 = 4;
 
 impl Upstreams {
