@@ -308,7 +308,7 @@ impl<'a> Words<'a> {
     /// Draws a receiver's first message.
     pub fn hello<'n>(&mut self, name: &'n str) -> Hello<'n> {
         let handle = if self.below(8) == 0 { Handle(self.number(7)) } else { HANDLE };
-        let location = if self.below(8) == 0 { ["a", name] } else { ["", ""] };
+        let location = if self.below(8) == 0 { ["zone", "rack"] } else { ["", ""] };
         let (window_bytes, serve_port) = (self.number(1 << 20), self.small(9) as u16);
         Hello { handle, name, window_bytes, serve_port, location }
     }
