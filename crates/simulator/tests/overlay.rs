@@ -357,3 +357,16 @@ fn one_that_fails_holds_no_zone() {
         }
     }
 }
+
+/// An object of few groups comes to all zones at once: its heads need all their candidates.
+#[test]
+fn a_short_object_comes_to_all_zones_at_once() {
+    for (seed, groups) in [(0, 1), (1, 1), (2, 2), (3, 5)] {
+        let receivers = (1..24).map(|at| (at / 8, at / 4 % 2)).collect();
+        let spots = Spots { receivers, ..Spots::default() };
+        let outcome = World::with_spots(seed, groups, (GIGABIT, &[HONEST; 23][..]), spots).run(at_s(60.0));
+        let took = last(&outcome, 1..=23);
+        println!("{groups} groups: {took:.3} s, lacking {}", outcome.lacking);
+        assert!(took < 0.1 && outcome.lacking == 0, "{groups} groups took {took:.3} s");
+    }
+}

@@ -487,7 +487,9 @@ impl Upstreams {
     /// those that many fetch from would hold a few receivers back for all of the transfer, with two in the
     /// place of four by 40 % (`tests/overlay`).
     fn open(&mut self) {
-        let (mut open, most) = (0, usize::try_from(self.config.groups).unwrap_or(usize::MAX));
+        // Where heads bring the bytes, each candidate has other groups.
+        let needed = if self.behind_head.is_some() { u64::MAX } else { self.config.groups };
+        let (mut open, most) = (0, usize::try_from(needed).unwrap_or(usize::MAX));
         for (id, upstream) in &mut self.upstreams {
             open += usize::from(!upstream.candidate.is_source);
             if upstream.state == State::Closed && (upstream.candidate.is_source || open <= most) {
@@ -515,14 +517,18 @@ impl Upstreams {
     fn tell_lacking(&mut self, now: Time) {
         let Some(&(at, highest)) = self.noted.front() else { return };
         let after = self.lacking_after();
-        let is_due = self.lacked_at.is_none_or(|at| now.since(at) >= after * LACK_TIMES);
+        let twice = match self.behind_head {
+            Some(_) => (after * LACK_TIMES).min(LACKING_AFTER.1),
+            None => after * LACK_TIMES,
+        };
+        let is_due = self.lacked_at.is_none_or(|at| now.since(at) >= twice);
         if now.since(at) < after || !is_due {
             return;
         }
         // Where nothing comes any more, what lacks may be the last ones.
-        let stands_still = now.since(self.progress_at) >= after * LACK_TIMES;
+        let stands_still = now.since(self.progress_at) >= twice;
         if stands_still && self.lacked_at.is_some_and(|at| at >= self.progress_at) {
-            self.drop_silent_source(now, after * LACK_TIMES);
+            self.drop_silent_source(now, twice);
         }
         // Where a head brings the bytes they come in no order.
         let is_ordered = self.behind_head.is_none();

@@ -359,6 +359,7 @@ events! { EVENTS:
     MEMBER_BOASTS = "member of an overlay says that it has everything, and gives nothing",
     MEMBER_SPOILS = "member of an overlay gives wrong bytes",
     MEMBER_COMES = "member of an overlay comes later than others",
+    MEMBERS_IN_ZONES = "members of an overlay are in several zones and racks",
     MEMBER_DRIPS = "member of an overlay gives next to nothing of what it says it has",
     MEMBER_HIDDEN = "member of an overlay cannot be reached by the others",
     STREAM_SOURCE_CRASHES = "stream's agent crashes",

@@ -7,7 +7,7 @@
 use super::coverage::{self, Coverage};
 use super::draw::Random;
 use super::{Plant, Verdict};
-use crate::overlay::{GROUP_LEN, Host, Mood, Tamper, World};
+use crate::overlay::{GROUP_LEN, Host, Mood, Spots, Tamper, World};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -44,7 +44,8 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
     let slowest = hosts.iter().map(|host| host.up.min(host.down)).chain([usual]).min().unwrap_or(usual);
     let each = Duration(groups * GROUP_LEN * 1_000_000_000 / slowest);
     let until = Time::ZERO + each * (2 * count as u64 + 2) + LIVENESS;
-    let outcome = World::new(seed, groups, usual, &hosts).with(tamper).run(until);
+    let spots = spots(seed, count, &mut coverage);
+    let outcome = World::with_spots(seed, groups, (usual, &hosts), spots).with(tamper).run(until);
     let failure = outcome.breach.clone().or_else(|| {
         let lacks = |at: &usize| hosts[*at].mood.is_served() && outcome.done[*at + 1].is_none();
         (0..count).find(lacks).map(|at| format!("receiver {} did not get the object", at + 1))
@@ -58,6 +59,22 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
     let failure = failure.or_else(|| blamed(&hosts, &outcome.named));
     let case = format!("overlay of {count} receivers, {groups} groups");
     Verdict { seed, case, failure, trace_hash: outcome.hash, events: outcome.events, coverage }
+}
+
+/// Zones and racks of the hosts, in every third case.
+fn spots(seed: u64, count: usize, coverage: &mut Coverage) -> Spots {
+    let mut random = Random::new(!seed);
+    if !random.one_in(3) {
+        return Spots::default();
+    }
+    coverage.hit(coverage::MEMBERS_IN_ZONES);
+    let mut spot = || (random.below(3) as u8, random.below(3) as u8);
+    Spots {
+        source: spot(),
+        receivers: (0..count).map(|_| spot()).collect(),
+        zone_rate: None,
+        rack_rate: None,
+    }
 }
 
 /// None but those that give wrong bytes are said to.

@@ -1,0 +1,69 @@
+//! Two zones of two hosts behind one link: an object crosses it once in each direction at most.
+
+mod common;
+
+use common::lan::{HOSTS, Lan, Running, address};
+use common::noise;
+use polycast_testing::wait_for;
+use std::process::Command;
+
+/// Bytes of the object.
+const LEN: usize = 8_000_000;
+
+fn ip(words: &[&str]) {
+    let status = Command::new("ip").args(words).status().expect("ip runs");
+    assert!(status.success(), "ip {words:?}");
+}
+
+/// Puts the second half of the hosts behind a link of their own.
+fn divide(lan: &Lan) {
+    let switch = lan.switch();
+    ip(&["-n", &switch, "link", "add", "br1", "type", "bridge", "mcast_snooping", "0"]);
+    ip(&["-n", &switch, "link", "set", "br1", "up"]);
+    ip(&["-n", &switch, "link", "add", "j0", "type", "veth", "peer", "name", "j1"]);
+    ip(&["-n", &switch, "link", "set", "j0", "master", "br0", "up"]);
+    ip(&["-n", &switch, "link", "set", "j1", "master", "br1", "up"]);
+    for host in HOSTS / 2..HOSTS {
+        ip(&["-n", &switch, "link", "set", &format!("p{host}"), "master", "br1"]);
+    }
+}
+
+/// Bytes that have gone out by an interface of the switch.
+fn sent_by(lan: &Lan, interface: &str) -> u64 {
+    let file = format!("/sys/class/net/{interface}/statistics/tx_bytes");
+    let ran =
+        Command::new("ip").args(["netns", "exec", &lan.switch(), "cat", &file]).output().expect("ip runs");
+    String::from_utf8_lossy(&ran.stdout).trim().parse().expect("a number")
+}
+
+#[test]
+fn an_object_crosses_the_link_between_zones_once() {
+    let Some(lan) = Lan::new() else { return };
+    divide(&lan);
+    let manager = format!("{}:7400", address(0));
+    let mut daemons: Vec<Running> = vec![lan.begin(0, &["manager", "--listen", &manager, "--insecure"])];
+    daemons[0].ready();
+    let socket = |host: usize| lan.place.path(&format!("{host}.sock"));
+    for host in 0..HOSTS {
+        let (name, zone) = (format!("h{host}"), format!("zone-{}", host / (HOSTS / 2)));
+        let words = ["agent", "--manager", &manager, "--insecure", "--name", &name, "--zone", &zone];
+        let local = ["--socket", &socket(host), "--store", &lan.place.path(&format!("store{host}"))];
+        daemons.push(lan.begin(host, &[&words[..], &local].concat()));
+        daemons.last_mut().unwrap().ready();
+    }
+    wait_for("all have joined", || {
+        let status = lan.begin(0, &["status", "--socket", &socket(0)]).end().json();
+        status["peers"].as_array().filter(|peers| peers.len() == HOSTS).map(drop)
+    });
+    let file = lan.place.file("object", &noise(LEN));
+    let before = ["j0", "j1"].map(|joint| sent_by(&lan, joint));
+    let sent = ["send", &file, "--to", "h1,h2,h3", "--fabric", "tcp-chain", "--socket", &socket(0)];
+    let ran = lan.begin(0, &sent).end();
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let after = ["j0", "j1"].map(|joint| sent_by(&lan, joint));
+    for (before, after) in before.into_iter().zip(after) {
+        let objects = (after - before) as f64 / LEN as f64;
+        println!("{objects:.3} objects");
+        assert!(objects < 1.15, "{objects:.3} objects crossed the link");
+    }
+}
