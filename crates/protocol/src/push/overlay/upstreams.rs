@@ -47,6 +47,9 @@ const GROUP_TIME_UNKNOWN: Duration = Duration::from_millis(50);
 /// the mesh.
 const LACKING_GROUPS: u64 = 32;
 const LACKING_AFTER: (Duration, Duration) = (Duration::from_millis(125), Duration::from_secs(10));
+/// The least where heads bring the bytes: what the source gives instead crosses the path to the rack or zone
+/// once more, and a processor that stands still for a quarter of a second is no reason for that.
+const LACKING_BEHIND: Duration = Duration::from_millis(500);
 /// The same where nothing has come yet, the most where no member is open, and what a group may take of the
 /// only one that has it.
 const LACKING_UNKNOWN: Duration = Duration::from_secs(1);
@@ -602,7 +605,7 @@ impl Upstreams {
             let came = self.verified.count.saturating_sub(had);
             let each = self.progress_at.since(since).0.checked_div(came);
             let after = each.map_or(LACKING_AFTER.1, |each| Duration(each.saturating_mul(LACKING_GROUPS)));
-            return after.clamp(LACKING_AFTER.0, LACKING_AFTER.1);
+            return after.clamp(LACKING_BEHIND, LACKING_AFTER.1);
         }
         let rates = self.upstreams.values().filter_map(|upstream| upstream.rate.bytes_per_s());
         let rate = rates.fold(0u64, u64::saturating_add);
