@@ -122,12 +122,14 @@ impl Mesh {
         order.sort_unstable_by_key(|peer| (mix(self.seed, u64::from(peer.0), 0), *peer));
         self.ring.extend(order.iter().copied());
         let demoted = u32::from(new.len() < self.ring.len());
+        let fits = !self.layout.circles.is_empty();
+        let fits = fits && order.iter().all(|peer| self.layout.join(*peer, &new[peer]));
         self.members.extend(new.into_iter().map(|(peer, location)| {
             let member = Member { location, demoted, ..Member::default() };
             (peer, member)
         }));
         let mut changed: BTreeSet<PeerId> = order.iter().copied().collect();
-        changed.extend(self.lay_out());
+        changed.extend(if fits { self.fill_takers().into_iter().collect() } else { self.lay_out() });
         if order.len() == self.ring.len() {
             self.link_all();
         }
@@ -157,7 +159,8 @@ impl Mesh {
                 changed.insert(*id);
             }
         }
-        changed.extend(self.lay_out());
+        let fits = self.layout.leave(peer);
+        changed.extend(if fits { self.fill_takers().into_iter().collect() } else { self.lay_out() });
         for id in changed.clone() {
             self.fill(id);
         }
@@ -278,7 +281,11 @@ impl Mesh {
 
     /// Returns true if a member may have more candidates in a set of others.
     fn has_few(&self, peer: PeerId, set: Suppliers) -> bool {
-        let sets = self.layout.count_in_sets(peer, &self.members[&peer].from);
+        let member = &self.members[&peer];
+        if member.from.len() >= CANDIDATES_MAX {
+            return false;
+        }
+        let sets = self.layout.count_in_sets(peer, &member.from);
         let count = sets.into_iter().filter(|own| *own == Some(set)).count();
         let mut others = self.layout.circles[set.circle].iter();
         count < set.most && others.any(|other| self.may_link(peer, set, *other))

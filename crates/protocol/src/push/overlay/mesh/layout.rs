@@ -34,6 +34,13 @@ pub(super) struct Suppliers {
     pub most: usize,
 }
 
+impl Suppliers {
+    /// All members of a circle, and all groups.
+    fn of_all(circle: usize) -> Self {
+        Suppliers { circle, except: None, share: Share::ALL, most: CANDIDATES_MAX }
+    }
+}
+
 /// A member, and what the choice of heads depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resident<'a> {
@@ -53,6 +60,8 @@ pub(super) struct Layout {
     /// The circle of those that take what the source gives.
     pub takers: Option<usize>,
     pub heads: BTreeSet<PeerId>,
+    /// The location of all members, where they have one in common.
+    common: Option<Location>,
     /// Members whose bytes come into their rack or zone by a head, and such heads.
     pub behind_heads: BTreeSet<PeerId>,
 }
@@ -82,8 +91,34 @@ impl Layout {
     /// Lays out members, in the order of the ring, whose source is at `home`.
     pub(super) fn new(residents: Vec<Resident<'_>>, home: &Location) -> Self {
         let mut layout = Layout::default();
+        let first = residents.first().map(|resident| resident.location);
+        let is_common = |first: &&Location| residents.iter().all(|resident| resident.location == *first);
+        layout.common = first.filter(is_common).cloned();
         layout.build(home, Domain { residents, depth: 0, heads: Vec::new(), is_home: true });
         layout
+    }
+
+    /// Takes a member in that is where all others are, as the last one of the ring; false where the members
+    /// are to be laid out anew.
+    pub(super) fn join(&mut self, peer: PeerId, location: &Location) -> bool {
+        if self.common.as_ref() != Some(location) {
+            return false;
+        }
+        self.circles[0].push(peer);
+        self.members_of[0].insert(peer);
+        self.suppliers.insert(peer, vec![Suppliers::of_all(0)]);
+        true
+    }
+
+    /// Takes a member out; false where the others are to be laid out anew.
+    pub(super) fn leave(&mut self, peer: PeerId) -> bool {
+        if self.common.is_none() {
+            return false;
+        }
+        self.circles[0].retain(|other| *other != peer);
+        self.members_of[0].remove(&peer);
+        self.suppliers.remove(&peer);
+        true
     }
 
     /// Returns the sets among which a member fetches.
@@ -191,7 +226,7 @@ impl Layout {
     /// bring.
     fn close_circle(&mut self, residents: &[Resident<'_>], heads: &[PeerId]) -> usize {
         let circle = self.add_circle(residents.iter().map(|resident| resident.peer).collect());
-        let own = Suppliers { circle, except: None, share: Share::ALL, most: CANDIDATES_MAX };
+        let own = Suppliers::of_all(circle);
         for resident in residents {
             if !heads.contains(&resident.peer) {
                 self.suppliers.insert(resident.peer, vec![own]);
