@@ -149,6 +149,10 @@ struct Conn {
     is_open: bool,
     /// Its client is to be told later what its server has.
     has_news: bool,
+    /// Its client takes no more by it than what was sent.
+    is_ending: bool,
+    /// Nothing goes out by it before this, where each flow has a limit.
+    due: Time,
 }
 
 struct Node {
@@ -178,6 +182,8 @@ enum Event {
     Crossed(usize, u64, Option<u64>, usize),
     Taken(usize, u64, Option<u64>),
     Arrived(usize, u64, Option<u64>),
+    Finished(usize),
+    Due(usize),
     Ended(usize),
     Lost(usize, usize, Fault),
     Lacks(usize, Vec<(u64, u64)>),
@@ -209,6 +215,8 @@ pub struct Outcome {
     pub lacking: u64,
     /// Groups with wrong bytes that came.
     pub wrong: u64,
+    /// Most connections from one host to another, and of one host to all that it fetches from.
+    pub most_lanes: (usize, usize),
     /// Bytes that went through each joint.
     pub crossed: BTreeMap<Joint, u64>,
     /// Events of the run, and a hash of all in order.
@@ -230,6 +238,10 @@ pub struct World {
     mesh: Mesh,
     seeding: Seeding,
     spots: Spots,
+    /// Bytes a second of each connection at most.
+    flow_rate: Option<u64>,
+    /// Most connections between two hosts, and of a host to all others that it fetches from.
+    most_lanes: (usize, usize),
     /// Time at which each joint is free, and the bytes that went through it.
     joints: BTreeMap<Joint, (Time, u64)>,
     twice: u64,
@@ -296,6 +308,8 @@ impl World {
             seeding,
             joints: BTreeMap::new(),
             spots,
+            flow_rate: None,
+            most_lanes: (0, 0),
             twice: 0,
             lacking: 0,
             wrong: 0,
@@ -322,6 +336,12 @@ impl World {
             world.after(TICK, Event::Tick(at));
         }
         world
+    }
+
+    /// The same where the network limits the rate of each connection.
+    #[must_use]
+    pub fn policed(self, flow_rate: Option<u64>) -> Self {
+        World { flow_rate, ..self }
     }
 
     /// The same with a bug.
@@ -372,6 +392,7 @@ impl World {
             twice: self.twice,
             lacking: self.lacking,
             wrong: self.wrong,
+            most_lanes: self.most_lanes,
             crossed: self.joints.into_iter().map(|(joint, (_, bytes))| (joint, bytes)).collect(),
             events: self.number,
             hash: self.hash,
@@ -436,6 +457,11 @@ impl World {
             Event::Sent(conn, bytes, whole) => self.sent(conn, bytes, whole),
             Event::Crossed(conn, bytes, whole, passed) => self.cross(conn, bytes, whole, passed),
             Event::Taken(conn, bytes, whole) => self.taken(conn, bytes, whole),
+            Event::Finished(conn) => {
+                self.conns[conn].is_ending = true;
+                self.end_if_sent(conn);
+            }
+            Event::Due(server) => self.send(server),
             Event::Arrived(conn, bytes, whole) => self.arrive(conn, bytes, whole),
             Event::Ended(conn) => {
                 let Conn { client, id, .. } = self.conns[conn];
@@ -510,6 +536,7 @@ impl World {
         self.nodes[client].is_taking = false;
         self.conns[conn].in_flight -= bytes;
         self.after(LATENCY, Event::Arrived(conn, bytes, whole));
+        self.end_if_sent(conn);
         self.take(client);
         self.send(server);
     }
@@ -536,7 +563,8 @@ impl World {
     }
 
     fn connect(&mut self, client: usize, id: UpstreamId, server: usize) {
-        if self.nodes[client].is_gone {
+        // It may have been given up meanwhile.
+        if self.nodes[client].is_gone || !self.nodes[client].upstreams.is_open(id) {
             return;
         }
         let conn = self.conns.len();
@@ -556,9 +584,14 @@ impl World {
             in_flight: 0,
             is_open: true,
             has_news: false,
+            is_ending: false,
+            due: Time::ZERO,
         });
         self.nodes[server].served.push(conn);
         self.nodes[client].conns.insert(id, conn);
+        let to_server = self.nodes[client].conns.values().filter(|conn| self.conns[**conn].server == server);
+        let (lanes, all) = (to_server.count(), self.nodes[client].conns.len());
+        self.most_lanes = (self.most_lanes.0.max(lanes), self.most_lanes.1.max(all));
         self.hear(client, Input::Opened(id));
         self.tell_news(conn);
         self.send(server);
@@ -587,6 +620,14 @@ impl World {
         }
     }
 
+    /// Ends a connection by which nothing more is to come, when all of it has.
+    fn end_if_sent(&mut self, conn: usize) {
+        let Conn { is_ending, in_flight, out, .. } = &self.conns[conn];
+        if *is_ending && *in_flight == 0 && out.is_empty() {
+            self.after(LATENCY, Event::Ended(conn));
+        }
+    }
+
     /// Sends the next piece, if the path up is free and one of those that are served has room.
     fn send(&mut self, at: usize) {
         if self.nodes[at].is_sending || self.stands_still(at) {
@@ -597,7 +638,7 @@ impl World {
             let turn = (self.nodes[at].next_served + step) % served;
             let number = self.nodes[at].served[turn];
             let conn = &self.conns[number];
-            if !conn.is_open || conn.in_flight + PIECE_LEN > WINDOW_LEN {
+            if !conn.is_open || conn.in_flight + PIECE_LEN > WINDOW_LEN || conn.due > self.now {
                 continue;
             }
             if conn.out.is_empty() && !conn.requests.is_idle() {
@@ -606,6 +647,7 @@ impl World {
             let conn = &mut self.conns[number];
             if conn.out.is_empty() {
                 let next = match at {
+                    SOURCE if conn.is_ending => None,
                     SOURCE => self.seeding.take(self.now, PeerId(conn.client as u32)),
                     _ => conn.requests.take(),
                 };
@@ -619,6 +661,12 @@ impl World {
                 conn.out.pop_front();
             }
             conn.in_flight += bytes;
+            if let Some(rate) = self.flow_rate {
+                conn.due = self.now + Duration(bytes * 1_000_000_000 / rate);
+                let due = conn.due;
+                self.number += 1;
+                self.events.push(Reverse((due, self.number, Event::Due(at))));
+            }
             let node = &mut self.nodes[at];
             // A group goes out as a whole where its connection has room.
             (node.is_sending, node.next_served) = (true, turn + usize::from(whole.is_some()));
@@ -713,6 +761,11 @@ impl World {
                     self.conns[conn].is_open = false;
                     if self.conns[conn].server == SOURCE {
                         self.seeding.leave(PeerId(at as u32));
+                    }
+                }
+                Output::Finish(id) => {
+                    if let Some(conn) = self.nodes[at].conns.get(&id).copied() {
+                        self.after(LATENCY, Event::Finished(conn));
                     }
                 }
                 Output::Lost(candidate, fault) => {

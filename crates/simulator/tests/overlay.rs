@@ -370,3 +370,34 @@ fn a_short_object_comes_to_all_zones_at_once() {
         assert!(took < 0.1 && outcome.lacking == 0, "{groups} groups took {took:.3} s");
     }
 }
+
+/// The network limits each flow to a part of what a host's path takes, and not their sum.
+#[test]
+fn lanes_fill_a_path_on_which_each_flow_is_limited() {
+    let groups = 4 * GROUPS;
+    for (receivers, part, most) in
+        [(1, 4, 1.05), (1, 7, 1.07), (2, 4, 1.25), (2, 10, 1.25), (3, 4, 1.25), (3, 7, 1.3), (8, 4, 1.02)]
+    {
+        let world = World::new(part, groups, GIGABIT, &vec![HONEST; receivers]);
+        let outcome = world.policed(Some(GIGABIT / part)).run(at_s(120.0));
+        let took = last(&outcome, 1..=receivers) / ideal(groups);
+        let Outcome { most_lanes, objects, .. } = outcome;
+        println!("{receivers} receivers, a {part}th each: {took:.3} of the ideal time, {most_lanes:?} lanes");
+        assert!(took <= most, "{receivers} receivers, a {part}th each: {took:.3} of the ideal time");
+        assert!(objects <= 1.03, "the source sends {objects:.3} objects");
+    }
+}
+
+#[test]
+fn one_lane_stays_where_more_bring_nothing() {
+    let groups = 4 * GROUPS;
+    for receivers in [1, 2, 4, 8, 16] {
+        let world = World::new(7, groups, GIGABIT, &vec![HONEST; receivers]);
+        let outcome = world.run(at_s(120.0));
+        let took = last(&outcome, 1..=receivers) / ideal(groups);
+        let Outcome { most_lanes, objects, .. } = outcome;
+        println!("{receivers} receivers: {took:.3} of the ideal time, {most_lanes:?} lanes");
+        assert!(took <= 1.03, "{receivers} receivers: {took:.3} of the ideal time");
+        assert!(objects <= 1.02, "the source sends {objects:.3} objects");
+    }
+}

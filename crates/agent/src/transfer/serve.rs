@@ -25,10 +25,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Limit on the peers that are served at the same time.
-const PEERS_MAX: usize = 16;
-/// Limit on the peers at one address among them: several receivers may share a host.
-const PEERS_OF_ONE_MAX: usize = 8;
+/// Limit on the connections that are served at the same time: a source's eight takers have eight lanes each.
+const PEERS_MAX: usize = 64;
+/// Limit on those of one address among them: several receivers may share a host, and each has up to 16 lanes.
+const PEERS_OF_ONE_MAX: usize = 32;
 /// A peer that takes nothing of what it was sent for this long is dropped. One that meant it is told of
 /// another candidate by its source. One that is far away has longer.
 const PEER_TIMEOUT: Duration = Duration::from_secs(2);

@@ -340,6 +340,10 @@ impl Run {
                     let Some(exchange) = &mut self.exchange else { return };
                     exchange.streams.remove(&id);
                 }
+                Output::Finish(id) => {
+                    let stream = self.exchange.as_mut().and_then(|exchange| exchange.streams.get_mut(&id));
+                    stream.into_iter().for_each(FrameStream::finish);
+                }
                 Output::Lost(candidate, why) => {
                     let Candidate { address, port, .. } = candidate;
                     tracing::info!(candidate = %SocketAddr::from((address, port)), %why, "fetching from another one");

@@ -51,8 +51,10 @@ struct Member {
 enum Part {
     /// It asks for what it needs.
     Asks(Requests),
-    /// It takes what the source gives it, by this one of its connections.
-    Takes(PeerId, u64),
+    /// It takes what the source gives it.
+    Takes(PeerId),
+    /// It takes what is on its way to it, and then no more by this connection.
+    TakesTheRest(PeerId),
 }
 
 /// Event that a member waits for.
@@ -87,7 +89,7 @@ impl Served {
         let part = match &self.giving {
             None => Part::Asks(Requests::new(self.geometry.groups())),
             Some(giving) => match giving.come(entry, have) {
-                Ok((peer, number)) => Part::Takes(peer, number),
+                Ok(peer) => Part::Takes(peer),
                 Err(why) => return refuse(stream, why),
             },
         };
@@ -138,8 +140,8 @@ impl Served {
     }
 
     fn leave(&self, member: &Member) {
-        if let (Part::Takes(peer, number), Some(giving)) = (&member.part, &self.giving) {
-            giving.leave(*peer, *number);
+        if let (Part::Takes(peer) | Part::TakesTheRest(peer), Some(giving)) = (&member.part, &self.giving) {
+            giving.leave(*peer);
         }
     }
 
@@ -251,8 +253,10 @@ impl Served {
                 }
                 requests.take()
             }
-            (Part::Takes(peer, number), Some(giving)) => giving.take(*peer, *number)?,
-            (Part::Takes(..), None) => unreachable!("only a source gives"),
+            (Part::Takes(peer), Some(giving)) => giving.take(*peer)?,
+            // All that was on its way has gone out.
+            (Part::TakesTheRest(_), _) => return Err(FrameError::Closed),
+            (Part::Takes(_), None) => unreachable!("only a source gives"),
         };
         if let Some(group) = group {
             member.block = self.queue_group(&mut member.stream, group)?;
@@ -266,7 +270,7 @@ impl Served {
         Ok(match &member.part {
             _ if group.is_some() => Next::Nothing,
             Part::Asks(requests) => Next::News(requests.news_at()),
-            Part::Takes(..) => Next::Group,
+            Part::Takes(_) | Part::TakesTheRest(_) => Next::Group,
         })
     }
 
@@ -310,11 +314,24 @@ impl Served {
 
     /// Takes in what a member says; gives why it is turned away, if it is.
     fn hear(&self, member: &mut Member) -> Result<Option<String>, FrameError> {
-        let has_come = member.stream.fill()?;
-        let Part::Asks(requests) = &mut member.part else {
-            // It says nothing here, and closes when it needs nothing more.
-            return if has_come { Err(FrameError::Wire(WireError::Malformed)) } else { Ok(None) };
+        let filled = member.stream.fill();
+        let requests = match &mut member.part {
+            Part::Asks(requests) => requests,
+            // It says nothing here, and ends what it says when it is to get nothing more.
+            Part::Takes(peer) | Part::TakesTheRest(peer) => {
+                let peer = *peer;
+                return match filled {
+                    Ok(true) => Err(FrameError::Wire(WireError::Malformed)),
+                    Ok(false) => Ok(None),
+                    Err(FrameError::Closed) => {
+                        member.part = Part::TakesTheRest(peer);
+                        Ok(None)
+                    }
+                    Err(error) => Err(error),
+                };
+            }
         };
+        filled?;
         loop {
             match member.stream.next_frame()? {
                 None => return Ok(None),

@@ -19,13 +19,16 @@ pub(super) struct Giving {
     takers: Mutex<Takers>,
 }
 
-/// Receivers that may take.
+/// Receivers that may take, by the number that each shows.
 #[derive(Default)]
 struct Takers {
-    /// Receivers by the number that each shows.
     entries: BTreeMap<u64, PeerId>,
-    /// Number of the connection that counts: the last one.
-    connections: BTreeMap<PeerId, u64>,
+}
+
+impl Takers {
+    fn has(&self, peer: PeerId) -> bool {
+        self.entries.values().any(|known| *known == peer)
+    }
 }
 
 impl Giving {
@@ -42,36 +45,33 @@ impl Giving {
         self.takers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in a connection of the receiver that shows this; gives which of its connections it is.
-    pub(super) fn come(&self, entry: u64, have: RangeSet) -> Result<(PeerId, u64), &'static str> {
+    /// Takes in a connection of the receiver that shows this: its first one, or one more lane.
+    pub(super) fn come(&self, entry: u64, have: RangeSet) -> Result<PeerId, &'static str> {
         // One of the same receiver that leaves at this moment comes before or after.
-        let mut takers = self.takers();
+        let takers = self.takers();
         let Some(peer) = takers.entries.get(&entry).copied() else {
             return Err("this source has not told it to take what it gives");
         };
         if !self.seeding().come(peer, have) {
             return Err("as many take what this source gives as there may be");
         }
-        let number = takers.connections.entry(peer).or_default();
-        *number += 1;
-        Ok((peer, *number))
+        Ok(peer)
     }
 
-    /// A receiver takes no more by this connection. It may have come by another one.
-    pub(super) fn leave(&self, peer: PeerId, number: u64) {
+    /// A receiver takes no more by one of its connections.
+    pub(super) fn leave(&self, peer: PeerId) {
         let takers = self.takers();
-        if takers.connections.get(&peer) == Some(&number) {
+        if takers.has(peer) {
             self.seeding().leave(peer);
         }
     }
 
-    /// The next group for a receiver, where there is one; nothing more by this connection where it has come
-    /// by another one.
+    /// The next group for a receiver, where there is one.
     ///
     /// # Errors
-    /// This connection counts no more.
-    pub(super) fn take(&self, peer: PeerId, number: u64) -> Result<Option<u64>, FrameError> {
-        if self.takers().connections.get(&peer) != Some(&number) {
+    /// The receiver takes no more.
+    pub(super) fn take(&self, peer: PeerId) -> Result<Option<u64>, FrameError> {
+        if !self.takers().has(peer) {
             return Err(FrameError::Closed);
         }
         Ok(self.seeding().take(self.clock.now(), peer))
@@ -111,6 +111,5 @@ impl Served {
         giving.seeding().forget(peer);
         let mut takers = giving.takers();
         takers.entries.retain(|_, known| *known != peer);
-        takers.connections.remove(&peer);
     }
 }

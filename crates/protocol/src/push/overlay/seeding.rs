@@ -46,6 +46,8 @@ const NONE: u8 = 0;
 struct Taker {
     /// Its number in the table of those that were given groups, from 1 on.
     place: u8,
+    /// Number of connections by which it takes, its lanes.
+    lanes: u32,
     /// Groups that it had when it came.
     had: RangeSet,
     /// Number of groups given to it that others lack, and the members that reported so.
@@ -59,7 +61,7 @@ struct Taker {
 impl Taker {
     fn new(place: u8, had: RangeSet) -> Self {
         let lacked_by = BTreeSet::new();
-        Taker { place, had, kept_back: 0, lacked_by, took_at: None, interval: None }
+        Taker { place, lanes: 1, had, kept_back: 0, lacked_by, took_at: None, interval: None }
     }
 
     /// Notes that it takes a group.
@@ -68,6 +70,11 @@ impl Taker {
         // The mean of the last few.
         self.interval =
             since.map(|since| self.interval.map_or(since, |mean| (mean * 3 + since) / 4)).or(self.interval);
+    }
+
+    /// Time that a group takes to it, by one of its lanes.
+    fn group_time(&self) -> Option<Duration> {
+        self.interval.map(|interval| interval * u64::from(self.lanes))
     }
 
     /// Another member says that it keeps groups back.
@@ -132,11 +139,13 @@ impl Seeding {
         }
     }
 
-    /// Takes a member in that takes, and has these groups; gives whether there was room.
+    /// Takes a member in that takes by one more connection, and has these groups; gives whether there was
+    /// room.
     pub fn come(&mut self, peer: PeerId, had: RangeSet) -> bool {
         if let Some(taker) = self.takers.get_mut(&peer) {
-            // It has come again: what it was given and has not got is in neither.
+            // Where it has come again, what it was given and has not got is in neither.
             taker.had = had;
+            taker.lanes = taker.lanes.saturating_add(1);
             return true;
         }
         let is_free = |place: &u8| self.takers.values().all(|taker| taker.place != *place);
@@ -147,12 +156,19 @@ impl Seeding {
 
     /// Takes note that a member is gone, and comes no more.
     pub fn forget(&mut self, peer: PeerId) {
-        self.leave(peer);
+        self.remove(peer);
         self.lacking.remove(&peer);
     }
 
-    /// Takes note that a member takes no more. It may come again.
+    /// Takes note that a member takes no more by one of its connections. It may come again.
     pub fn leave(&mut self, peer: PeerId) {
+        match self.takers.get_mut(&peer) {
+            Some(taker) if taker.lanes > 1 => taker.lanes -= 1,
+            _ => self.remove(peer),
+        }
+    }
+
+    fn remove(&mut self, peer: PeerId) {
         let Some(taker) = self.takers.remove(&peer) else { return };
         // The next one in its place has not got what this one was given.
         self.given_to.iter_mut().filter(|to| **to == taker.place).for_each(|to| *to = NONE);
@@ -271,15 +287,17 @@ impl Seeding {
     /// one has taken a group, and passed it on.
     fn is_too_slow(&self, now: Time, taker: &Taker) -> bool {
         let trusted = self.takers.values().filter(|other| !self.keeps_back(other));
-        let intervals: Vec<Duration> = trusted.filter_map(|other| other.interval).collect();
-        let own = taker.interval.or(taker.took_at.map(|at| now.since(at)));
-        let (Some(fastest), Some(own)) = (intervals.iter().min(), own) else { return false };
-        if own > *fastest * TOO_SLOW_TIMES {
+        let known: Vec<(Duration, Duration)> =
+            trusted.filter_map(|other| Some((other.interval?, other.group_time()?))).collect();
+        let own = taker.group_time().or(taker.took_at.map(|at| now.since(at)));
+        let fastest = known.iter().map(|(_, time)| *time).min();
+        let (Some(fastest), Some(own)) = (fastest, own) else { return false };
+        if own > fastest * TOO_SLOW_TIMES {
             return true;
         }
-        let in_a_second: u64 = intervals.iter().map(|interval| 1_000_000_000 / interval.0.max(1)).sum();
+        let in_a_second: u64 = known.iter().map(|(interval, _)| 1_000_000_000 / interval.0.max(1)).sum();
         let rest = Duration(self.fresh.len().saturating_mul(1_000_000_000) / in_a_second.max(1));
-        rest < (own - *fastest) * PASSED_ON_AFTER
+        rest < (own - fastest) * PASSED_ON_AFTER
     }
 
     /// Returns the number of groups given in all.

@@ -7,13 +7,16 @@
 //! from the source.
 
 mod choice;
+mod lanes;
 mod rate;
 
+use super::mix;
 use crate::bits::Bits;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::ops::Range;
+use lanes::{Counting, Lanes};
 use polycast_types::{Duration, RangeSet, Time};
 use polycast_wire::control::{Fault, OVERLAY_RANGES_MAX, Share};
 use rate::RateMeter;
@@ -175,6 +178,8 @@ pub enum Output {
     Ask(UpstreamId, Vec<u64>),
     /// Close the connection to it.
     Close(UpstreamId),
+    /// Say to the source that it is to give nothing more by this connection, and read what it has sent.
+    Finish(UpstreamId),
     /// Tell the source that it was of no use.
     Lost(Candidate, Fault),
     /// Tell the source that none of the candidates has these groups; all that are missing where there is no
@@ -190,11 +195,23 @@ enum State {
     Open,
 }
 
-/// A candidate.
+/// Place of a connection among those to the same candidate.
+#[derive(Clone, Debug)]
+enum Lane {
+    /// The one that stands for the candidate.
+    First(Lanes),
+    /// Another one beside that.
+    Further(UpstreamId),
+}
+
+/// A connection to a candidate.
 #[derive(Clone, Debug)]
 struct Upstream {
     candidate: Candidate,
+    lane: Lane,
     state: State,
+    /// Nothing more is to come by it than what it was asked for.
+    is_ending: bool,
     has: Bits,
     /// Groups that were requested from it, in order: it serves in that order.
     asked: VecDeque<(u64, Time)>,
@@ -211,6 +228,16 @@ impl Upstream {
     /// A group has come from it, or what has not come is not its fault.
     fn is_heard(&mut self, now: Time) {
         (self.heard_at, self.gave_at) = (now, now);
+    }
+
+    fn lanes(&self) -> &Lanes {
+        let Lane::First(lanes) = &self.lane else { unreachable!("a first lane is asked for its number") };
+        lanes
+    }
+
+    fn lanes_mut(&mut self) -> &mut Lanes {
+        let Lane::First(lanes) = &mut self.lane else { unreachable!("a first lane is asked for its number") };
+        lanes
     }
 }
 
@@ -233,6 +260,7 @@ pub struct Upstreams {
     lacked_at: Option<Time>,
     /// Time at which a head was first to bring the bytes, if one is, and the number of groups here then.
     behind_head: Option<(Time, u64)>,
+    counting: Counting,
     /// Time of the last event, and of the last group that was verified.
     active_at: Time,
     progress_at: Time,
@@ -254,6 +282,7 @@ impl Upstreams {
             noted: VecDeque::new(),
             lacked_at: None,
             behind_head: None,
+            counting: Counting::new(mix(config.seed, 3, 3)),
             active_at: Time::ZERO,
             progress_at: Time::ZERO,
             outputs: VecDeque::new(),
@@ -285,6 +314,7 @@ impl Upstreams {
                 if let Some(upstream) = self.upstreams.get_mut(&id) {
                     upstream.heard_at = now;
                     upstream.rate.came(now, bytes);
+                    self.counting.came = self.counting.came.saturating_add(bytes);
                 }
                 // A part of a group changes nothing.
                 return;
@@ -308,10 +338,15 @@ impl Upstreams {
                 self.unverified.set(group, false);
             }
             Input::HeldUp => {
-                self.upstreams.values_mut().for_each(|upstream| upstream.is_heard(now));
+                for upstream in self.upstreams.values_mut() {
+                    upstream.is_heard(now);
+                    if let Lane::First(lanes) = &mut upstream.lane {
+                        lanes.hold_up();
+                    }
+                }
                 return;
             }
-            Input::Tick => {}
+            Input::Tick => self.look_at_lanes(now),
         }
         self.look(now);
         if cfg!(debug_assertions) {
@@ -343,6 +378,8 @@ impl Upstreams {
     }
 
     fn take_candidates(&mut self, candidates: &[Candidate]) {
+        let members = candidates.iter().filter(|candidate| !candidate.is_source).count();
+        self.counting.members = self.counting.members.max(members);
         let gone = |upstream: &Upstream| !candidates.contains(&upstream.candidate);
         let gone: Vec<UpstreamId> =
             self.upstreams.iter().filter(|(_, upstream)| gone(upstream)).map(|(id, _)| *id).collect();
@@ -359,7 +396,9 @@ impl Upstreams {
                 id,
                 Upstream {
                     candidate: candidate.clone(),
+                    lane: Lane::First(Lanes::new(mix(self.config.seed, u64::from(id.0), 0))),
                     state: State::Closed,
+                    is_ending: false,
                     has: Bits::new(self.config.groups),
                     asked: VecDeque::new(),
                     rate: RateMeter::default(),
@@ -384,6 +423,11 @@ impl Upstreams {
 
     /// A candidate is of no use: it is closed, and the source hears of it.
     fn lose(&mut self, now: Time, id: UpstreamId, fault: Fault) {
+        let Some((first, is_its)) = self.blamed_by(id, fault) else { return };
+        if !is_its {
+            return self.lose_lane(now, id, first);
+        }
+        let id = first;
         let Some(candidate) = self.drop_upstream(id) else { return };
         self.outputs.push_back(Output::Lost(candidate, fault));
         let has_member = self.upstreams.values().any(|upstream| !upstream.candidate.is_source);
@@ -402,6 +446,7 @@ impl Upstreams {
         if upstream.state != State::Closed {
             self.outputs.push_back(Output::Close(id));
         }
+        self.settle_lanes(id, &upstream);
         Some(upstream.candidate)
     }
 
@@ -652,7 +697,8 @@ impl Upstreams {
     /// Returns true if a group is in the share of an open member other than this one, and none of them has
     /// it.
     fn is_owed(&self, id: UpstreamId, group: u64) -> bool {
-        let others = self.open_ones().filter(|(other, _)| **other != id);
+        let own = &self.upstreams[&id].candidate;
+        let others = self.open_ones().filter(|(_, other)| other.candidate != *own);
         let others = others.filter(|(_, upstream)| upstream.candidate.share.contains(group));
         let (has, owes) = others.fold((false, false), |(has, owes), (_, upstream)| {
             (has || upstream.has.get(group), owes || !upstream.candidate.share.is_all())
@@ -678,6 +724,7 @@ impl Upstreams {
             verified & pending == 0 && unverified & !pending == 0
         };
         assert!({ words }.all(is_right), "a group is here and pending, or has come without being asked for");
+        self.check_lanes();
         for upstream in self.upstreams.values() {
             assert!(upstream.has.agrees() && upstream.asked.len() <= ASK_MAX);
             assert!(

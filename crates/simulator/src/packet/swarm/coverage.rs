@@ -360,6 +360,8 @@ events! { EVENTS:
     MEMBER_SPOILS = "member of an overlay gives wrong bytes",
     MEMBER_COMES = "member of an overlay comes later than others",
     MEMBERS_IN_ZONES = "members of an overlay are in several zones and racks",
+    FLOWS_ARE_LIMITED = "network limits each connection of an overlay",
+    MEMBER_HAS_LANES = "member of an overlay has several connections to another one",
     MEMBER_DRIPS = "member of an overlay gives next to nothing of what it says it has",
     MEMBER_HIDDEN = "member of an overlay cannot be reached by the others",
     STREAM_SOURCE_CRASHES = "stream's agent crashes",

@@ -41,11 +41,17 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
         Some(Plant::SkipHash) => Some(Tamper::SkipHash),
         _ => None,
     };
-    let slowest = hosts.iter().map(|host| host.up.min(host.down)).chain([usual]).min().unwrap_or(usual);
+    let flow_rate = flow_rate(seed, usual, &mut coverage);
+    let slowest = hosts.iter().map(|host| host.up.min(host.down)).chain([usual]).chain(flow_rate);
+    let slowest = slowest.min().unwrap_or(usual);
     let each = Duration(groups * GROUP_LEN * 1_000_000_000 / slowest);
     let until = Time::ZERO + each * (2 * count as u64 + 2) + LIVENESS;
     let spots = spots(seed, count, &mut coverage);
-    let outcome = World::with_spots(seed, groups, (usual, &hosts), spots).with(tamper).run(until);
+    let world = World::with_spots(seed, groups, (usual, &hosts), spots);
+    let outcome = world.policed(flow_rate).with(tamper).run(until);
+    if outcome.most_lanes.0 > 1 {
+        coverage.hit(coverage::MEMBER_HAS_LANES);
+    }
     let failure = outcome.breach.clone().or_else(|| {
         let lacks = |at: &usize| hosts[*at].mood.is_served() && outcome.done[*at + 1].is_none();
         (0..count).find(lacks).map(|at| format!("receiver {} did not get the object", at + 1))
@@ -59,6 +65,15 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
     let failure = failure.or_else(|| blamed(&hosts, &outcome.named));
     let case = format!("overlay of {count} receivers, {groups} groups");
     Verdict { seed, case, failure, trace_hash: outcome.hash, events: outcome.events, coverage }
+}
+
+/// The limit of each connection, in every fourth case.
+fn flow_rate(seed: u64, usual: u64, coverage: &mut Coverage) -> Option<u64> {
+    let mut random = Random::new(seed.rotate_left(17) ^ 0x10_5e);
+    random.one_in(4).then(|| {
+        coverage.hit(coverage::FLOWS_ARE_LIMITED);
+        (usual / random.within(2..=12)).max(1)
+    })
 }
 
 /// Zones and racks of the hosts, in every third case.

@@ -35,7 +35,11 @@ impl Cluster {
         let mut said = 0;
         while let Some(frame) = self.streams.next_frame(id, 1 - end) {
             if matches!(frame.body, Body::Fin) {
-                self.streams.close(id);
+                // What its source has sent comes to a member that takes no more, and then the end.
+                match (owner, end) {
+                    (Owner::Mesh { upstream: None, .. }, 1) => self.finish(net, id, 1),
+                    _ => self.streams.close(id),
+                }
                 self.ended_at(net, id, end, Gone::Closed);
                 return;
             }

@@ -263,6 +263,11 @@ impl Cluster {
                     self.finish(net, stream, 0);
                 }
             }
+            UpstreamsOutput::Finish(id) => {
+                if let Some(stream) = exchange.streams.get(&id).copied() {
+                    self.finish(net, stream, 0);
+                }
+            }
             UpstreamsOutput::Lost(Candidate { address, port, .. }, why) => {
                 let fault = Control::Overlay(Overlay::Fault { address, port, why });
                 self.say(net, transfer, receiver, &fault);
@@ -399,8 +404,6 @@ impl Cluster {
             let peer = peer.filter(|_| have.iter().all(|range| range.end <= groups));
             let came = peer.filter(|peer| run.seeding.come(*peer, have.into_iter().collect()));
             let Some(peer) = came else { return self.turn_away(net, stream, "it was not told to take") };
-            // The last of its connections counts.
-            run.serving.retain(|other| !matches!(other.part, Part::Given(known) if known == peer));
             run.serving.push(Serving { stream, secret, part: Part::Given(peer) });
             self.serve(net, transfer, None);
             return self.drive_source(net, transfer);

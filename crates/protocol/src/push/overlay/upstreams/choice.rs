@@ -2,8 +2,8 @@
 
 use super::super::mix;
 use super::{
-    AHEAD, ASK_MAX, ASK_MIN, GROUP_TIME_UNKNOWN, Output, SOONER_BY, SOONER_TIMES, STALLED_MOST, Upstream,
-    UpstreamId, Upstreams, word_of,
+    AHEAD, ASK_MAX, ASK_MIN, GROUP_TIME_UNKNOWN, Lane, Output, SOONER_BY, SOONER_TIMES, STALLED_MOST,
+    Upstream, UpstreamId, Upstreams, word_of,
 };
 use crate::bits::Bits;
 use alloc::collections::BTreeMap;
@@ -38,8 +38,11 @@ impl Upstreams {
                 next.is_some()
             });
         }
-        let with_share: Vec<UpstreamId> =
-            open.iter().copied().filter(|id| !self.upstreams[id].candidate.share.is_all()).collect();
+        let has_share = |id: &UpstreamId| {
+            let upstream = &self.upstreams[id];
+            matches!(upstream.lane, Lane::First(_)) && !upstream.candidate.share.is_all()
+        };
+        let with_share: Vec<UpstreamId> = open.iter().copied().filter(has_share).collect();
         for id in open {
             while self.has_place(id)
                 && let Some(group) = self.late_elsewhere(now, id)
@@ -72,6 +75,9 @@ impl Upstreams {
 
     fn has_place(&self, id: UpstreamId) -> bool {
         let upstream = &self.upstreams[&id];
+        if upstream.is_ending {
+            return false;
+        }
         let bytes = upstream.rate.bytes_per_s().unwrap_or(0);
         let ahead = u128::from(bytes) * u128::from(AHEAD.0) / 1_000_000_000;
         let groups = ahead / u128::from(self.config.group_len.max(1)) + 1;
@@ -84,8 +90,11 @@ impl Upstreams {
     fn rarest(&self, id: UpstreamId) -> Option<u64> {
         let own = &self.upstreams[&id].has;
         let share = self.upstreams[&id].candidate.share;
-        let others: Vec<&Bits> =
-            self.open_ones().filter(|(other, _)| **other != id).map(|(_, other)| &other.has).collect();
+        let candidate = &self.upstreams[&id].candidate;
+        let others = self
+            .open_ones()
+            .filter(|(_, other)| matches!(other.lane, Lane::First(_)) && other.candidate != *candidate);
+        let others: Vec<&Bits> = others.map(|(_, other)| &other.has).collect();
         if !share.is_all() {
             return self.first_of_share(id);
         }

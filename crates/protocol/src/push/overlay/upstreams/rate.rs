@@ -14,6 +14,7 @@ pub(super) struct RateMeter {
     bytes: u64,
     busy: Duration,
     total: u64,
+    total_busy: Duration,
 }
 
 impl RateMeter {
@@ -41,6 +42,7 @@ impl RateMeter {
     fn count(&mut self, now: Time) {
         if let Some(to) = &mut self.counted_to {
             self.busy = self.busy + now.since(*to);
+            self.total_busy = self.total_busy + now.since(*to);
             *to = (*to).max(now);
         }
     }
@@ -62,6 +64,16 @@ impl RateMeter {
     /// All bytes that have come.
     pub(super) fn total(&self) -> u64 {
         self.total
+    }
+
+    /// Time in which something was asked for, in all, as far as it is counted.
+    pub(super) fn busy(&self) -> Duration {
+        self.total_busy
+    }
+
+    /// The same up to now.
+    pub(super) fn busy_until(&self, now: Time) -> Duration {
+        self.total_busy + self.counted_to.map_or(Duration::ZERO, |to| now.since(to))
     }
 }
 
