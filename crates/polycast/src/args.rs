@@ -1,6 +1,7 @@
 //! What can be typed.
 
 mod absent;
+pub(crate) mod bcast;
 #[cfg(feature = "cluster")]
 pub(crate) mod cluster;
 mod groups;
@@ -22,13 +23,16 @@ use place::{ChoiceArgs, PlaceArgs, ReadArgs};
 use polycast_net::archive::Glob;
 use polycast_types::{Duration, Handle, ParseUnitError, Rate};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// `cast` runs one thread or more a receiver: beyond this, one machine is no longer a useful stage.
 const CAST_RECEIVERS_MAX: usize = 1_000;
 const OFFER_RECEIVERS_MAX: usize = 100_000;
 /// Shells that one push opens at the same time; each is a process and a thread.
 const PUSH_JOBS_MAX: usize = 1_000;
+
+/// Called by this name, the program is `polycast bcast`.
+const AS_SBCAST: &str = "sbcast";
 
 /// The command line.
 #[derive(Parser, Debug)]
@@ -98,6 +102,9 @@ pub(crate) enum Command {
     /// Deliver to machines over ssh, where nothing of Polycast is installed
     #[command(long_about = help::PUSH, after_long_help = help::PUSH_MORE)]
     Push(PushArgs),
+    /// Deliver to the nodes of a Slurm job, with the options of sbcast
+    #[command(long_about = help::BCAST, after_long_help = help::BCAST_MORE, version = help::version())]
+    Bcast(Box<bcast::BcastArgs>),
     /// The daemons of a cluster, and what they are asked for
     #[cfg(feature = "cluster")]
     #[command(flatten)]
@@ -375,7 +382,10 @@ pub(crate) struct DoctorArgs {
 
 /// Parses the command line; what clap says about a wrong one is printed here.
 pub(crate) fn parse() -> Result<Args, Exit> {
-    let typed: Vec<OsString> = std::env::args_os().collect();
+    let mut typed: Vec<OsString> = std::env::args_os().collect();
+    if typed.first().is_some_and(|name| Path::new(name).file_name().is_some_and(|name| name == AS_SBCAST)) {
+        typed.insert(1, "bcast".into());
+    }
     Args::try_parse_from(&typed).map_err(|error| {
         let wants_json = typed.iter().any(|argument| argument == "--json");
         if let Some(failure) = absent::explain(&error) {

@@ -1,12 +1,14 @@
 //! One module a command: it calls the libraries and reports.
 
 mod accept;
+mod bcast;
 mod cast;
 #[cfg(feature = "cluster")]
 pub(crate) mod cluster;
 pub(crate) mod code;
 mod destination;
 mod doctor;
+mod ends;
 mod kept_code;
 mod key;
 mod meeting;
@@ -68,6 +70,7 @@ pub(crate) fn run(args: Args) -> Exit {
             Command::Offer(args) => offer::run(args, format),
             Command::Accept(args) => accept::run(args, format),
             Command::Push(args) => push::run(args, format),
+            Command::Bcast(args) => bcast::run(args, format),
             #[cfg(feature = "cluster")]
             Command::Cluster(command) => cluster::run(command, format),
             Command::Doctor(args) => doctor::run(args, format),

@@ -98,7 +98,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     /// The commands that every build has.
-    const ALWAYS: [&str; 6] = ["cast", "offer", "accept", "push", "doctor", "key"];
+    const ALWAYS: [&str; 7] = ["cast", "offer", "accept", "push", "bcast", "doctor", "key"];
 
     /// A command that a build lacks is in the table: a user never hears only that there is none of that name.
     #[test]

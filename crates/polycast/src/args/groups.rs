@@ -10,7 +10,7 @@ const WIDTH_MAX: usize = 100;
 
 /// Headings, and the commands below each in their order.
 const GROUPS: [(&str, &[&str]); 7] = [
-    ("Deliver, without daemons", &["offer", "accept", "push", "cast"]),
+    ("Deliver, without daemons", &["offer", "accept", "push", "bcast", "cast"]),
     (
         "Deliver on a cluster",
         &[

@@ -95,6 +95,27 @@ with the same processor.
 
 The hosts have to reach this machine on TCP port 18067 (--port), and it sends to UDP port 18067 there; where that is closed the object comes over TCP.";
 
+pub(crate) const BCAST: &str = "\
+Deliver a file to the nodes of a Slurm job, with the options of sbcast.
+
+One job step starts this program on each node; where it is not, the step brings it (it is kept in ~/.cache/polycast under its hash). All nodes get \
+the file at once, sealed, as from `polycast offer`: by multicast, or from node to node over TCP, on the network that BcastAddr names in slurm.conf. \
+Where each node of the job runs an agent of one cluster under the node's name, agents deliver it, and it stays in their stores for the next job.
+
+In a step (srun polycast bcast) task 0 does it for all. In Prolog, where no step can be started, each node gets the file through its agent: one of \
+them reads SOURCE, which all have to see, and the others get it from there.";
+
+pub(crate) const BCAST_MORE: &str = "\
+Examples:
+  polycast bcast model.bin /tmp/model.bin
+  polycast bcast --force --preserve --send-libs ./solver /tmp/solver
+  polycast bcast -j 4711 -w 'n[1-8]' model.bin /dev/shm/     (from outside of the job)
+  polycast bcast -Z -w 'n[1-8]' model.bin /dev/shm/          (without a job, over ssh)
+  ln -s /usr/bin/polycast ~/bin/sbcast                       (scripts then call this one)
+
+The variables of sbcast (SBCAST_FORCE, SBCAST_PRESERVE, ..) count where the option is not given. What is there already stays unless --force \
+says otherwise. A relative DEST is below the current directory.";
+
 pub(crate) const ACCEPT: &str = "\
 Receive what another machine offers with `polycast offer`.
 

@@ -390,6 +390,27 @@ fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
 /// Sends an object once; where it may be sent `again`, that it was changed is an error whatever receivers
 /// say.
 fn send_once(args: &SendArgs, object: Named, again: bool, format: Format) -> Result<Exit, Failure> {
+    let (_, delivery, missed) = send_for(args, object, again)?;
+    report::conclude_without(&delivery, &missed, format)
+}
+
+/// Sends a file to agents that are named; gives its id, too.
+pub(super) fn sent(args: &SendArgs) -> Result<(ObjectId, Delivery), Failure> {
+    let object = object::open_chosen(&args.choice, Reading::InPlace)?;
+    send_for(args, object, false).map(|(id, delivery, _)| (id, delivery))
+}
+
+/// The name of the local agent.
+pub(super) fn own_name(local: &LocalArgs) -> Result<String, Failure> {
+    runtime()?
+        .block_on(in_session(local, AppId::default(), async |session| Ok(session.agent_name().to_string())))
+}
+
+/// The object's id, what has become of it, and agents that were not there with the milliseconds of their
+/// silence.
+type Account = (ObjectId, Delivery, Vec<(String, u64)>);
+
+fn send_for(args: &SendArgs, object: Named, again: bool) -> Result<Account, Failure> {
     let paths = match &object.spool {
         Some(spool) => vec![spool.path()],
         None => args.choice.paths.clone(),
@@ -455,7 +476,7 @@ fn send_once(args: &SendArgs, object: Named, again: bool, format: Format) -> Res
             Destinations::All => missed(&args.local, session.agent_name(), &report).await?,
             Destinations::Named(_) => Vec::new(),
         };
-        report::conclude_without(&Delivery::new(&object.name, report), &missed, format)
+        Ok((ObjectId { app, data }, Delivery::new(&object.name, report), missed))
     }))
 }
 

@@ -5,31 +5,28 @@
 
 mod remote;
 
-use super::network::{self, OFFER_PORT};
+use super::ends::{self, Ends, Offer};
+use super::network;
 use crate::args::PushArgs;
 use crate::args::place::ChoiceArgs;
 use crate::cancel;
 use crate::exit::{Exit, Failure};
 use crate::hostlist;
-use crate::object::{self, Named, Reading};
+use crate::object::{self, Reading};
 use crate::output::{self, Format};
 use crate::progress::Progress;
-use crate::report::{self, Copies};
-use polycast_agent::transfer::{
-    self, Change, Listen, OfferCode, Options, Path, Receivers, Report, Sealing, SlowPolicy, SourceSpec,
-    Steering,
-};
+use polycast_agent::transfer::{Change, OfferCode, Steering};
 use polycast_api::error::Kind;
-use polycast_api::report::{Delivery, ReceiverReport};
-use polycast_types::{Duration, Printable};
-use remote::{Program, Session, Shell};
+use polycast_types::Printable;
+pub(super) use remote::{MARK, Program, check_machine, last_words, quoted};
+use remote::{Session, Shell};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Time for machines that were reached to begin: they only have to find this one.
-const BEGIN_WITHIN: Duration = Duration::from_secs(30);
 /// Variable in which Slurm says which hosts a job has.
-const JOB_HOSTS: &str = "SLURM_JOB_NODELIST";
+pub(super) const JOB_HOSTS: &str = "SLURM_JOB_NODELIST";
 
 /// Machines, and the place on each.
 #[derive(Debug, PartialEq, Eq)]
@@ -125,14 +122,21 @@ pub(super) fn run(args: &PushArgs, format: Format) -> Result<Exit, Failure> {
         let message = format!("none of {} was reached", output::counted(failures.len(), "host"));
         return Err(Failure::of(Kind::ReceiverUnknown, message));
     }
-    let code = OfferCode::drawn();
-    let mut port = None;
+    let (code, mut port) = (OfferCode::drawn(), None);
+    let interface = network::interface(&args.network)?;
     object::deliver_unchanged(
         args.read.retry_changed,
         || object.take().map_or_else(|| object::open_chosen(&choice, Reading::AsItIs), Ok),
         |object, left| {
-            let ends = (&target.hosts[..], &mut sessions[..], &failures[..]);
-            deliver(args, object, ends, (&code, left > 0, &mut port), format)
+            let offer = Offer {
+                interface: &interface,
+                rate: args.rate,
+                port: args.port,
+                again: left > 0,
+                code: &code,
+            };
+            ends::deliver(&offer, object, &target.hosts, (&mut sessions, &failures), &mut port)?
+                .conclude(format)
         },
     )
 }
@@ -169,99 +173,23 @@ fn reach(args: &PushArgs, target: &Target, (shell, program): (&Shell, &Program))
     Ok((sessions, failures))
 }
 
-/// Delivers to the machines that were reached.
-fn deliver(
-    args: &PushArgs,
-    object: Named,
-    (hosts, sessions, failures): (&[String], &mut [Session], &[(String, String)]),
-    (code, again, port): (&OfferCode, bool, &mut Option<u16>),
-    format: Format,
-) -> Result<Exit, Failure> {
-    let name = object.name.clone();
-    let mut report = offer(args, object, sessions, (code, again, port))?;
-    let mut copies = Copies::new();
-    for session in sessions.iter_mut() {
-        let receiver = report.receivers.iter_mut().find(|receiver| receiver.name == session.host);
-        match (session.end(), receiver) {
-            (Ok(path), Some(receiver)) if receiver.verified => {
-                drop(copies.insert(session.host.clone(), path))
-            }
-            // It knows why it has not come.
-            (Err(why), Some(receiver)) if !receiver.verified => {
-                receiver.kind.get_or_insert_with(|| Kind::TransferFailed.name().to_string());
-                receiver.error = Some(why);
-            }
-            (Err(why), None) => report.receivers.push(failed(&session.host, why)),
-            _ => {}
-        }
+impl Ends for Vec<Session> {
+    fn hosts(&self) -> Vec<String> {
+        self.iter().map(|session| session.host.clone()).collect()
     }
-    // Those are the ones that were counted and did not come, under names of their own.
-    report.receivers.retain(|receiver| sessions.iter().any(|session| session.host == receiver.name));
-    report.receivers.extend(failures.iter().map(|(host, why)| failed(host, why.clone())));
-    report.receivers.sort_by_key(|receiver| hosts.iter().position(|host| *host == receiver.name));
-    let delivery = Delivery::new(&name, report);
-    output::result(format, &report::document(&delivery, &copies)?, &report::text(&delivery, &copies))?;
-    Ok(report::complain(&delivery.report))
-}
 
-fn failed(host: &str, why: String) -> ReceiverReport {
-    ReceiverReport { name: host.to_string(), fabric: "none".into(), ..ReceiverReport::default() }
-        .failing(Some((Kind::ReceiverUnknown, why)))
-}
-
-fn offer(
-    args: &PushArgs,
-    object: Named,
-    sessions: &mut [Session],
-    (code, again, port): (&OfferCode, bool, &mut Option<u16>),
-) -> Result<Report, Failure> {
-    let interface = network::interface(&args.network)?;
-    let steering: Arc<Steering> = Arc::default();
-    let options = Options {
-        join_timeout: BEGIN_WITHIN,
-        listen: args.port.map_or(Listen::Rather(port.unwrap_or(OFFER_PORT)), Listen::At),
-        again,
-        code: Some(code.clone()),
-        sealing: Sealing::ByCode,
-        slow: SlowPolicy::SHIPPED,
-        ..Options::default()
-    };
-    let spec = SourceSpec {
-        object: network::fresh_object(),
-        name: object.name,
-        kind: object.kind,
-        source: object.source,
-        root: None,
-        receivers: Receivers::Count(sessions.len()),
-        location: polycast_types::Location::default(),
-        interface: interface.address,
-        path: Path::Multicast {
-            group: network::fresh_group(interface.address),
-            rate: args.rate,
-            attempts: None,
-            outer: Vec::new(),
-        },
-        options,
-        cancel: cancel::on_signals()?,
-        steering: Arc::clone(&steering),
-    };
-    let source = transfer::prepare(spec)?;
-    let address = source.control_address();
-    if port.replace(address.port()).is_none() {
-        for session in sessions.iter_mut() {
+    fn begin(&mut self, address: SocketAddr, code: &str, steering: &Arc<Steering>) {
+        for session in self.iter_mut() {
             // One that has ended without having come is not waited for.
-            let (steering, host) = (Arc::clone(&steering), session.host.clone());
-            session.begin(address, &code.code().to_string(), move || steering.change(Change::Fewer(host)));
+            let (steering, host) = (Arc::clone(steering), session.host.clone());
+            session.begin(address, code, move || steering.change(Change::Fewer(host)));
         }
     }
-    let progress = Progress::start(&format!("waiting for {}", output::counted(sessions.len(), "host")));
-    let outcome = source.run(&mut |report| {
-        if report.receivers.iter().any(|receiver| receiver.seconds > 0.0 || receiver.verified) {
-            progress.delivery(report);
-        }
-    });
-    progress.finish();
-    Ok(outcome?)
+
+    fn end(&mut self, host: &str) -> Result<PathBuf, String> {
+        let session = self.iter_mut().find(|session| session.host == host);
+        session.map_or_else(|| Err("it was not reached".into()), Session::end)
+    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Answers of the script begin with this: a login may print other things before.
-const MARK: &str = "polycast-push ";
+pub(crate) const MARK: &str = "polycast-push ";
 /// Lines that a login may print.
 const LINES_MAX: usize = 1_000;
 /// A line's bytes at most.
@@ -32,17 +32,17 @@ const END_WITHIN: Duration = Duration::from_secs(10);
 const HASH_DIGITS: usize = 16;
 
 /// The program that is brought to hosts.
-pub(super) struct Program {
-    path: PathBuf,
-    len: u64,
-    hash: String,
+pub(crate) struct Program {
+    pub(crate) path: PathBuf,
+    pub(crate) len: u64,
+    pub(crate) hash: String,
     /// It is this one, and for machines like this one.
-    is_own: bool,
+    pub(crate) is_own: bool,
 }
 
 impl Program {
     /// The given one, or this one.
-    pub(super) fn open(given: Option<&Path>) -> Result<Self, Failure> {
+    pub(crate) fn open(given: Option<&Path>) -> Result<Self, Failure> {
         let own = || {
             std::env::current_exe().map_err(|error| {
                 Failure::unexpected(format!("this program cannot be found: {}", plain(&error)))
@@ -60,7 +60,7 @@ impl Program {
 }
 
 /// Words in single quotes, for a shell.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
@@ -261,7 +261,7 @@ impl Session {
 }
 
 /// Checks that this program can run on a machine like that.
-fn check_machine(machine: &str) -> Result<(), String> {
+pub(crate) fn check_machine(machine: &str) -> Result<(), String> {
     let (system, kind) = machine.split_once(' ').unwrap_or((machine, ""));
     let own = std::env::consts::ARCH;
     if system == "Linux" && kind == own {
@@ -272,7 +272,7 @@ fn check_machine(machine: &str) -> Result<(), String> {
 }
 
 /// The last lines that an end has said.
-fn last_words(stderr: impl Read) -> String {
+pub(crate) fn last_words(stderr: impl Read) -> String {
     let mut last = VecDeque::new();
     for line in BufReader::new(stderr).split(b'\n').map_while(Result::ok) {
         let line = String::from_utf8_lossy(&line).trim().to_string();
