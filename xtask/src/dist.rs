@@ -9,14 +9,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 const USAGE: &str = "\
-Usage: cargo xtask dist [--static] [DIR]
+Usage: cargo xtask dist [--static | --program FILE] [DIR]
 
 Builds polycast with the profile `dist` and writes polycast-VERSION-ARCH.tar.gz, polycast-VERSION-protos.tar.gz, a .deb where
 dpkg-deb is and an .rpm where rpmbuild is, into DIR [default: dist].
 
   --static  write polycast-VERSION-ARCH-static.tar.gz only: a program that needs no library of the system and so runs on
             every Linux of this processor, without plan, simulate, reproduce and lab. It takes musl's compiler
-            (apt install musl-tools) and its target (rustup target add x86_64-unknown-linux-musl).";
+            (apt install musl-tools) and its target (rustup target add x86_64-unknown-linux-musl).
+  --program FILE
+            pack this program, and build none";
+
+/// Beginning of the sentence that says what a static program lacks here.
+pub(crate) const LACKS: &str = "--static lacks";
 
 /// The services' protos, and where programs of other languages find them.
 const PROTOS: (&str, &str) = ("crates/api/proto", "usr/share/polycast/proto");
@@ -58,9 +63,10 @@ const FILES: [(&str, &str); 21] = [
 
 /// Runs the task.
 pub(crate) fn run(arguments: &[String]) -> ExitCode {
-    let (fixed, arguments) = match arguments {
-        [first, rest @ ..] if first == "--static" => (true, rest),
-        all => (false, all),
+    let (fixed, program, arguments) = match arguments {
+        [first, rest @ ..] if first == "--static" => (true, None, rest),
+        [first, program, rest @ ..] if first == "--program" => (false, Some(Path::new(program)), rest),
+        all => (false, None, all),
     };
     let out = match arguments {
         [] => PathBuf::from("dist"),
@@ -74,7 +80,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match make(&out, fixed) {
+    match make(&out, fixed, program) {
         Ok(made) => {
             made.iter().for_each(|path| println!("{}", path.display()));
             ExitCode::SUCCESS
@@ -86,8 +92,9 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     }
 }
 
-fn make(out: &Path, fixed: bool) -> Result<Vec<PathBuf>, String> {
-    let program = build(fixed)?;
+/// Packs the program, which it builds where none is given.
+pub(crate) fn make(out: &Path, fixed: bool, program: Option<&Path>) -> Result<Vec<PathBuf>, String> {
+    let program = program.map_or_else(|| build(fixed), |program| Ok(program.to_path_buf()))?;
     let version = words(Command::new(&program).arg("--version"))?;
     let version = version.split_whitespace().nth(1).ok_or("the program has no version")?.to_string();
     let kind = if fixed { "-static" } else { "" };
@@ -158,7 +165,7 @@ fn check_musl(triple: &str) -> Result<(), String> {
     let libraries = words(Command::new(rustc).args(["--print", "target-libdir", "--target", triple]))?;
     match missing_for_musl(triple, Path::new(libraries.trim()).is_dir(), is_set, runs) {
         missing if missing.is_empty() => Ok(()),
-        missing => Err(format!("--static lacks {}", missing.join(" and "))),
+        missing => Err(format!("{LACKS} {}", missing.join(" and "))),
     }
 }
 
@@ -254,7 +261,8 @@ fn must(command: &mut Command) -> Result<(), String> {
     }
 }
 
-fn words(command: &mut Command) -> Result<String, String> {
+/// The output of a command that has to succeed.
+pub(crate) fn words(command: &mut Command) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| format!("cannot run {name}: {error}"))?;
     if !output.status.success() {

@@ -14,6 +14,7 @@ mod packaging;
 mod prose;
 mod purity;
 mod python;
+mod release;
 #[cfg(test)]
 mod rights;
 mod site;
@@ -54,6 +55,8 @@ Tasks:
   fuzz [ARG]..  Run fuzzers: --seconds N for each, TARGET.. for some; fuzz --help says more
   dist [ARG]..  Build what is given away: a stripped program with pages, completions and units, as archive, .deb and .rpm;
                 --static makes one for every Linux
+  release [ARG]
+                Build the same from a tag, with checksums, a bill of materials and a statement of provenance
   site          Make a site of the documents with mdBook, below target/site, and check its links
   python [ARG]  Build the Python package, and run its tests in an environment of their own; --torch also those that need torch (5 GB)
   packaging     Test the alert rules, the dashboard, the Helm chart and the Ansible role with the real programs
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         "mutants" => tools::mutants(rest),
         "fuzz" => fuzz::run(rest),
         "dist" => dist::run(rest),
+        "release" => release::run(rest),
         "site" => site::run(rest),
         "python" => python::run(rest),
         "packaging" => packaging::run(),

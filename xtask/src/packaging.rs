@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// Packages that the tests need, each in one version: a newer linter has other opinions.
-const TOOLS: [&str; 7] = [
+const TOOLS: [&str; 8] = [
     "ansible-core==2.19.14",
     "ansible-lint==26.10.1",
+    "cyclonedx-python-lib[json-validation]==11.12.0",
     "helm-python-sdk==0.2.2",
     "kubernetes-validate==1.37.0",
     "pytest==9.2.0",
