@@ -1,4 +1,4 @@
-"""A machine for a test: a copy of this one, as an overlay in namespaces of its own, with systemd as its first process."""
+"""A machine for a test: a copy of this one or of another root, as an overlay in namespaces of its own, with systemd as its first process."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ set -eu
 PATH=$PATH:/usr/sbin:/sbin
 mount --make-rprivate /
 work=$1
-shift
+lower=$2
+shift 2
 mount -t tmpfs polycast "$work"
 mkdir "$work/upper" "$work/work" "$work/root"
-mount -t overlay polycast -o "lowerdir=/,upperdir=$work/upper,workdir=$work/work" "$work/root"
+mount -t overlay polycast -o "lowerdir=$lower,upperdir=$work/upper,workdir=$work/work" "$work/root"
 root=$work/root
 mount -t proc proc "$root/proc"
 mount --bind "$root/proc/sys" "$root/proc/sys"
@@ -61,19 +62,19 @@ exec env -i container=polycast-test PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb
 class Machine:
     """A machine that runs, until it is ended."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, root: Path = Path("/")) -> None:
         if os.geteuid() != 0:
             pytest.skip("not root: a copy of this system needs namespaces and mounts")
         if not Path("/lib/systemd/systemd").exists():
             pytest.skip("systemd is not installed: the machine of this test begins with it")
         self.folder = folder / "machine"
-        self.folder.mkdir()
+        self.folder.mkdir(parents=True)
         self._group = _unified() / f"polycast-test-{os.getpid()}-{time.monotonic_ns()}"
         self._group.mkdir()
         names = ["--mount", "--pid", "--uts", "--ipc", "--net", "--cgroup", "--fork", "--kill-child"]
         enter = ["sh", "-c", 'echo $$ > "$1/cgroup.procs"; shift; exec "$@"', "sh", str(self._group)]
-        shell = ["sh", "-c", _SET_UP, "sh", str(self.folder), *_MASKED]
-        self._log = (folder / "machine.log").open("w+")
+        shell = ["sh", "-c", _SET_UP, "sh", str(self.folder), str(root), *_MASKED]
+        self._log = (self.folder.parent / "machine.log").open("w+")
         self._process = subprocess.Popen(
             ending_with_us(*enter, tool("unshare"), *names, *shell), stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
         )

@@ -10,6 +10,14 @@ use super::must;
 const LONG: &str = "Every byte is sent once and reaches all receivers, by IP multicast where it\n \
      gets through and from receiver to receiver over TCP where it does not.";
 
+/// Scripts of the Debian package.
+pub(super) const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
+/// Folder of these scripts.
+pub(super) const SCRIPTS_IN: &str = "packaging/debian";
+/// Units that a package removes with the program.
+const UNITS: &str =
+    "polycast-agent polycast-manager polycast-forwarder polycast-label-switch polycast-rack-agent";
+
 /// Makes the RPM of what is at `root`, where rpmbuild is.
 ///
 /// # Errors
@@ -32,7 +40,10 @@ pub(super) fn rpm(root: &Path, out: &Path, version: &str) -> Result<Option<PathB
     let specification = format!(
         "Name: polycast\nVersion: {version}\nRelease: 1\nLicense: Apache-2.0\nSummary: Deliver one object to many machines\n\
          %define debug_package %{{nil}}\n%define __strip /bin/true\n%define _build_id_links none\n\
-         %description\n{LONG}\n%install\ncp -a '{}'/. '%{{buildroot}}'/\n%files\n%defattr(-,root,root)\n{}\n",
+         %description\n{LONG}\n\
+         %preun\n[ $1 -gt 0 ] || [ ! -d /run/systemd/system ] || systemctl disable --now {UNITS} || :\n\
+         %postun\n[ ! -d /run/systemd/system ] || systemctl daemon-reload || :\n\
+         %install\ncp -a '{}'/. '%{{buildroot}}'/\n%files\n%defattr(-,root,root)\n{}\n",
         root.display(),
         files.join("\n"),
     );
@@ -81,6 +92,12 @@ pub(super) fn deb(root: &Path, out: &Path, version: &str, program: &Path) -> Res
     let file = out.join(format!("polycast_{version}_{architecture}.deb"));
     fs::create_dir_all(&debian)
         .and_then(|()| fs::write(debian.join("control"), control))
+        .and_then(|()| {
+            // Their modes come with them.
+            SCRIPTS
+                .iter()
+                .try_for_each(|name| fs::copy(Path::new(SCRIPTS_IN).join(name), debian.join(name)).map(drop))
+        })
         .map_err(|error| format!("cannot write the package's description: {error}"))?;
     must(
         Command::new("dpkg-deb")
@@ -139,6 +156,21 @@ mod tests {
         let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
         for file in all {
             assert!(listed.contains(&format!("/{file}\n")), "{file} is missing in {listed}");
+        }
+        let scripts = Command::new("rpm").args(["-qp", "--scripts"]).arg(&made).output().unwrap();
+        let scripts = String::from_utf8_lossy(&scripts.stdout).into_owned();
+        assert!(scripts.contains("disable --now polycast-agent"), "{scripts}");
+    }
+
+    /// Each unit that a package brings ends with it, in both kinds of packages.
+    #[test]
+    fn packages_end_their_units() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let script = fs::read_to_string(root.join(SCRIPTS_IN).join("prerm")).unwrap();
+        assert!(script.contains(UNITS), "{script}");
+        for (from, _) in super::super::FILES.iter().filter(|(from, _)| from.ends_with(".service")) {
+            let unit = Path::new(from).file_stem().unwrap().to_string_lossy().into_owned();
+            assert!(UNITS.split(' ').any(|one| one == unit), "{unit}");
         }
     }
 
