@@ -35,7 +35,7 @@ Usage: cargo xtask TASK
 Tasks:
   ci [STEP]...  Run all checks, or only the steps named: fmt, test, clippy, doc, small, cluster, examples, python, packaging,
                 spark; and,
-                where named only, fuzz, oldest, no-std, deny, site
+                where named only, fuzz, otel, oldest, no-std, deny, site
   test [CRATE]..
                 Build and run the tests of what was changed since main, and of the crates above it, or of the crates named
   stress [ARG]. Run all tests ten times, five of them beside busy cores and a busy disk, and name those that failed once:

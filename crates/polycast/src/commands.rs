@@ -82,6 +82,8 @@ pub(crate) fn run(args: Args) -> Exit {
             #[cfg(feature = "research")]
             Command::Research(command) => research::run(command, format),
         });
+    #[cfg(feature = "otel")]
+    crate::otel::finish();
     outcome.unwrap_or_else(|failure| output::failure(format, &failure))
 }
 

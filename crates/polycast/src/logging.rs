@@ -43,7 +43,10 @@ pub(crate) fn start(options: &LogOptions, is_daemon: bool) -> Result<(), Failure
         LogFormat::Json => lines.json().boxed(),
     };
     let wanted = without_requests(wanted);
-    let started = tracing_subscriber::registry().with(lines.with_filter(wanted)).try_init();
+    let registry = tracing_subscriber::registry().with(lines.with_filter(wanted));
+    #[cfg(feature = "otel")]
+    let registry = registry.with(crate::otel::layer().map_err(Failure::input)?);
+    let started = registry.try_init();
     started.map_err(|error| Failure::unexpected(format!("cannot start logging: {error}")))
 }
 

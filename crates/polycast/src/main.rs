@@ -18,6 +18,8 @@ mod fold;
 mod hostlist;
 mod logging;
 mod object;
+#[cfg(feature = "otel")]
+mod otel;
 mod output;
 mod progress;
 mod reference;

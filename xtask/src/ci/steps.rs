@@ -58,6 +58,20 @@ const CLUSTER: &[&str] = &[
     "warnings",
 ];
 
+const OTEL: &[&str] = &[
+    "test",
+    "--locked",
+    "--package",
+    "polycast",
+    "--no-default-features",
+    "--features",
+    "cluster,otel",
+    "--bin",
+    "polycast",
+    "--test",
+    "otel",
+];
+
 pub(crate) const STEPS: &[Step] = &[
     builds("fmt", &["fmt", "--all", "--", "--check"], 5),
     Step { kind: Kind::Tests, ..builds("test", &[], 60) },
@@ -77,7 +91,7 @@ pub(crate) const STEPS: &[Step] = &[
     // The Python package, with the program that the tests have built.
     Step { kind: Kind::Waits { fetch: PREPARES, build: None }, ..builds("python", &["python"], 30) },
     // Rules, chart and role for operators, with the programs that read them.
-    Step { kind: Kind::Waits { fetch: PREPARES, build: None }, ..builds("packaging", &["packaging"], 10) },
+    Step { kind: Kind::Waits { fetch: PREPARES, build: None }, ..builds("packaging", &["packaging"], 20) },
     // The jar for Spark, with short jobs of one version of it; most of the first run is to download that.
     Step {
         kind: Kind::Waits { fetch: PREPARES, build: None },
@@ -90,6 +104,8 @@ pub(crate) const STEPS: &[Step] = &[
         is_usual: false,
         ..builds("fuzz", &["fuzz", "--seconds", "2", "--seed", "1", "--jobs", "2"], 40)
     },
+    // Traces are in no usual build, and bring crates of their own.
+    Step { is_usual: false, ..builds("otel", OTEL, 30) },
     // These need a toolchain, a target or a program that most machines lack.
     Step {
         is_usual: false,

@@ -47,6 +47,7 @@ pub(crate) mod strangers;
 mod supply;
 #[cfg(test)]
 mod tickets_tests;
+pub mod trace;
 mod unchanged;
 
 pub use arrivals::Arrivals;

@@ -15,7 +15,7 @@ use super::older::{InPart, Looking};
 use super::place::{leave, make_room, present, put_in_place, verified};
 use super::serve::{Served, Supply};
 use super::strangers::Strangers;
-use super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous};
+use super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous, trace};
 use exchange::Exchange;
 use intake::Intake;
 use polycast_net::frames::{Block, FrameError, FrameStream};
@@ -80,7 +80,10 @@ pub fn receive(
             return Err(TransferError::Unusable("an object that is pulled needs a node".into()));
         }
     };
-    join(&spec, address, handle, Clock::start())?.run(on_event)
+    let end = trace::Receiver::begin(handle, &spec);
+    let outcome = join(&spec, address, handle, Clock::start()).and_then(|mut run| run.run(on_event));
+    end.told(&outcome);
+    outcome
 }
 
 /// Opens everything and says HELLO.

@@ -17,7 +17,7 @@ use super::receiver::form_of;
 use super::serve::{Served, Supply as ServeSupply};
 use super::supply::Supply;
 use super::unchanged::Unchanged;
-use super::{Path, PathNews, Receivers, Report, SourceSpec, discovery};
+use super::{Path, PathNews, Receivers, Report, SourceSpec, discovery, trace};
 use account::Account;
 use announcer::Announcer;
 pub use announcer::Seekers;
@@ -161,7 +161,10 @@ impl Prepared {
     /// # Errors
     /// No transfer was possible at all; receivers that failed are in the report.
     pub fn run(self, on_event: &mut dyn FnMut(&Report)) -> Result<Report, TransferError> {
-        Run::new(self)?.run(on_event)
+        let end = trace::Source::begin(self.handle(), &self.spec);
+        let outcome = Run::new(self).and_then(|mut run| run.run(on_event));
+        end.told(&outcome);
+        outcome
     }
 }
 

@@ -9,7 +9,7 @@ use super::super::link::{Link, error_of};
 use super::super::older::{InPart, Looking};
 use super::super::place::{make_room, put_in_place, verified};
 use super::super::receiver::kind_of;
-use super::super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous};
+use super::super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous, trace};
 use crate::forwarder::{NodeHandle, ReceiverEnd, ReceiverEvent};
 use polycast_net::hash::{hex, root_hash};
 use polycast_net::seal::Seal;
@@ -19,6 +19,7 @@ use polycast_protocol::session::{End, GuestInput, GuestOutput, Offer};
 use polycast_types::{Duration, Handle, Time};
 use polycast_wire::WireError;
 use polycast_wire::control::{Control, Hash};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -48,10 +49,22 @@ pub fn fetch(
     node: &NodeHandle,
     on_event: &mut dyn FnMut(&ReceiverProgress),
 ) -> Result<Received, TransferError> {
-    let clock = Clock::start();
     let Rendezvous::Pull(address, handle) = spec.rendezvous else {
         return Err(TransferError::Unusable("only what is offered over trees can be pulled".into()));
     };
+    let end = trace::Receiver::begin(handle, spec);
+    let outcome = pull((address, handle), spec, node, on_event);
+    end.told(&outcome);
+    outcome
+}
+
+fn pull(
+    (address, handle): (SocketAddr, Handle),
+    spec: &ReceiverSpec,
+    node: &NodeHandle,
+    on_event: &mut dyn FnMut(&ReceiverProgress),
+) -> Result<Received, TransferError> {
+    let clock = Clock::start();
     // It serves no others and has no data channel.
     let (mut link, offer) = Link::join(spec, address, handle, (0, 0), clock)?;
     let seal = link.await_secret(spec)?.map(|secret| Seal::new(&secret, handle));

@@ -7,7 +7,9 @@ use super::super::entrance::Entrance;
 use super::super::error::TransferError;
 use super::super::receiver::form_of;
 use super::super::unchanged::Unchanged;
-use super::super::{ControlStep, Path, PathNews, ReceiverReport, Report, RouteChange, SourceSpec, TreePath};
+use super::super::{
+    ControlStep, Path, PathNews, ReceiverReport, Report, RouteChange, SourceSpec, TreePath, trace,
+};
 use super::sums::Sums;
 use crate::forwarder::{FRAME_HEADERS_LEN, NodeHandle, Place, SourceEnd, TreeStatus};
 use polycast_net::hash::{GROUP_LEN, hex};
@@ -106,6 +108,13 @@ impl PreparedPull {
     /// # Errors
     /// No transfer was possible at all; receivers that failed are in the report.
     pub fn run(self, on_event: &mut dyn FnMut(&Report)) -> Result<Report, TransferError> {
+        let end = trace::Source::begin(self.handle(), &self.spec);
+        let outcome = self.run_to_its_end(on_event);
+        end.told(&outcome);
+        outcome
+    }
+
+    fn run_to_its_end(self, on_event: &mut dyn FnMut(&Report)) -> Result<Report, TransferError> {
         let (node, _place) = (self.node.clone(), Arc::clone(&self.place));
         let handle = self.entrance.handle;
         let mut run = Run::new(self)?;
