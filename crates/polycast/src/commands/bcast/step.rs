@@ -226,7 +226,7 @@ impl Step {
     }
 
     fn bring(&mut self, program: &Program, within: Duration) -> Result<(), Failure> {
-        self.wait("have begun", within, |said| *said != Said::Nothing)?;
+        self.wait("begin", within, |said| *said != Said::Nothing)?;
         let wanted = self.lock().nodes.values().any(|said| *said == Said::Need);
         let input = self.input.as_mut().expect("nothing has closed it");
         let told = match wanted {
@@ -237,7 +237,7 @@ impl Step {
         };
         // Where srun has ended, its words say why.
         let _ = told.and_then(|()| input.flush());
-        self.wait("have the program", within, |said| *said == Said::Ready || said.has_ended())
+        self.wait("get the program", within, |said| *said == Said::Ready || said.has_ended())
     }
 
     /// Waits until each node has said such a thing; those that have not have failed then.
@@ -249,8 +249,7 @@ impl Step {
                 return Err(Failure::cancelled());
             }
             if begun.elapsed() > within {
-                let why =
-                    format!("it did not {what} within {} s", within.as_secs()).replace("not have", "not");
+                let why = format!("it did not {what} within {} s", within.as_secs());
                 let late: Vec<String> = heard
                     .nodes
                     .iter()
