@@ -3,6 +3,7 @@
 use crate::object::ObjectSource;
 use blake3::Hasher;
 use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
+use polycast_types::{AppId, DataId, ObjectId};
 use polycast_wire::control::Hash;
 use std::io;
 
@@ -84,6 +85,20 @@ pub fn hash_of(source: &dyn ObjectSource) -> io::Result<Hash> {
 #[must_use]
 pub fn keyed_hash(key: &[u8; 32], bytes: &[u8]) -> Hash {
     *blake3::keyed_hash(key, bytes).as_bytes()
+}
+
+/// The id that a key `kind:name` stands for, the same on every host.
+///
+/// # Panics
+/// It does not: a hash is longer than an id.
+#[must_use]
+pub fn id_of_key(kind: &str, name: &str) -> ObjectId {
+    let mut hasher = Hasher::new();
+    hasher.update(b"polycast:").update(kind.as_bytes()).update(&[0]).update(name.as_bytes());
+    let hash = *hasher.finalize().as_bytes();
+    let (app, rest) = hash.split_at(16);
+    let app = AppId(app.try_into().expect("16 bytes"));
+    ObjectId { app, data: DataId(u64::from_be_bytes(rest[..8].try_into().expect("8 bytes"))) }
 }
 
 /// A hash in hex.

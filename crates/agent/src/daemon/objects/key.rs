@@ -1,7 +1,8 @@
 //! Keys, and the ids that they stand for.
 
 use polycast_api::error::{Kind, Refusal};
-use polycast_types::{AppId, DataId, ObjectId, Printable, without_secrets};
+use polycast_net::hash::id_of_key;
+use polycast_types::{ObjectId, Printable, without_secrets};
 
 /// The longest key, in bytes.
 const KEY_LEN_MAX: usize = 4_096;
@@ -61,7 +62,7 @@ impl Key {
             "git" => hex(40).map(|hex| (Digest::Git(hex.clone()), hex))?,
             _ => (Digest::None, name.to_string()),
         };
-        Ok(Key { text: text.to_string(), object: derive(kind, &name), digest })
+        Ok(Key { text: text.to_string(), object: id_of_key(kind, &name), digest })
     }
 
     /// The name that a copy of the object gets where no other is chosen: the end of the key.
@@ -70,16 +71,6 @@ impl Key {
         let end = end.split(['?', '#']).next().unwrap_or_default();
         if polycast_net::store::check_name(end).is_ok() { end.to_string() } else { "object".into() }
     }
-}
-
-/// The id that a key stands for, the same on every host.
-fn derive(kind: &str, name: &str) -> ObjectId {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(b"polycast:").update(kind.as_bytes()).update(&[0]).update(name.as_bytes());
-    let hash = *hasher.finalize().as_bytes();
-    let (app, rest) = hash.split_at(16);
-    let app = AppId(app.try_into().expect("16 bytes"));
-    ObjectId { app, data: DataId(u64::from_be_bytes(rest[..8].try_into().expect("8 bytes"))) }
 }
 
 #[cfg(test)]
