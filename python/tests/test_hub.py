@@ -22,7 +22,6 @@ pytest.importorskip("huggingface_hub")
 
 COMMIT = "a" * 40
 TOKEN = "hf_right"
-XET = "0123456789abcdef" * 4
 FILES = {
     "config.json": b'{"model_type": "bert"}',
     "model.safetensors": random.Random(7).randbytes(3_000_001),
@@ -111,7 +110,7 @@ class Answers(BaseHTTPRequestHandler):
             return self.answer(404, {**commit, "X-Error-Code": "EntryNotFound"})
         if len(body) < LARGE:
             return self.give({**commit, "ETag": f'"{git(body)}"'}, body)
-        linked = {"X-Linked-Etag": f'"{hashlib.sha256(body).hexdigest()}"', "X-Linked-Size": str(len(body)), "X-Xet-Hash": XET}
+        linked = {"X-Linked-Etag": f'"{hashlib.sha256(body).hexdigest()}"', "X-Linked-Size": str(len(body)), "X-Xet-Hash": name_in_xet(body)}
         xet = {"Link": f'<{self.server.address}/api/models/org/m/xet-read-token/{COMMIT}>; rel="xet-auth"'}
         elsewhere = f"http://localhost:{self.server.server_port}/cdn/{urllib.parse.quote(name)}"
         return self.answer(302, {**commit, **linked, **xet, "Location": elsewhere})
@@ -120,8 +119,13 @@ class Answers(BaseHTTPRequestHandler):
     def entry(name: str, body: bytes) -> dict[str, object]:
         entry: dict[str, object] = {"type": "file", "oid": git(body), "size": len(body), "path": name}
         if len(body) >= LARGE:
-            entry |= {"xetHash": XET, "lfs": {"oid": hashlib.sha256(body).hexdigest(), "size": len(body), "pointerSize": 134}}
+            entry |= {"xetHash": name_in_xet(body), "lfs": {"oid": hashlib.sha256(body).hexdigest(), "size": len(body), "pointerSize": 134}}
         return entry
+
+
+def name_in_xet(body: bytes) -> str:
+    """The hub's name of a file in Xet: any one will do."""
+    return hashlib.sha256(b"xet" + body).hexdigest()
 
 
 def git(body: bytes) -> str:

@@ -90,6 +90,13 @@ impl Coming {
         }
     }
 
+    /// The file, when all of it is here and verified.
+    pub(crate) async fn whole(mut self) -> Outcome {
+        let gone = || Trouble::new(StatusCode::INTERNAL_SERVER_ERROR, "what was to get it has gone");
+        let outcome = self.outcome.wait_for(Option::is_some).await.map_err(|_| gone())?;
+        outcome.clone().unwrap_or_else(|| Err(gone()))
+    }
+
     /// A part of the file, as it comes and as it is taken. Each piece is read in a thread of those for that,
     /// and none is held.
     pub(crate) fn body(self, range: Range<u64>) -> Body {

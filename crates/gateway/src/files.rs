@@ -11,8 +11,8 @@ use polycast_api::agent::{FetchWaiting, Object, ObjectState};
 use polycast_api::client::{AgentClient, ClientError, Fetching, Piece, Session, Wanted};
 use polycast_api::convert;
 use polycast_api::error::{Kind, plain};
-use polycast_types::{AppId, DataId, Printable, RangeSet};
-use std::collections::HashMap;
+use polycast_types::{AppId, DataId, ObjectId, Printable, RangeSet};
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -103,6 +103,31 @@ impl Files {
             Endpoint::Hub => &self.counts.hub,
             Endpoint::Images => &self.counts.images,
         }
+    }
+
+    /// Returns true if an object is on this host as a whole; not, if the agent does not say.
+    pub(crate) async fn has(&self, object: &ObjectId) -> bool {
+        self.whole(Some(object.app)).await.contains(object)
+    }
+
+    /// All objects that are on this host as a whole, as far as the agent says.
+    pub(crate) async fn all(&self) -> HashSet<ObjectId> {
+        self.whole(None).await
+    }
+
+    async fn whole(&self, app: Option<AppId>) -> HashSet<ObjectId> {
+        let Ok((agent, _)) = self.session().await else { return HashSet::new() };
+        let objects = match agent.list(app).await {
+            Ok(objects) => objects,
+            Err(error) => {
+                // The agent has begun anew, perhaps.
+                tracing::debug!(%error, "the agent does not say what it has");
+                *self.session.lock().await = None;
+                return HashSet::new();
+            }
+        };
+        let whole = objects.iter().filter(|object| is_whole(object));
+        whole.filter_map(|object| object.id().ok()).collect()
     }
 
     /// Has the file come, for all that ask for it now. It comes also where none of them waits any more.
@@ -500,8 +525,11 @@ async fn opened(object: Object) -> Result<Arc<File>, Trouble> {
 /// Returns true if the object is on this host already.
 async fn is_here(agent: &AgentClient, waiting: &FetchWaiting) -> Result<bool, ClientError> {
     let objects = agent.list(Some(convert::app_id(&waiting.app_id)?)).await?;
-    let is_whole = |state| matches!(state, ObjectState::Added | ObjectState::Received);
-    Ok(objects.iter().any(|object| object.data_id == waiting.data_id && is_whole(object.state())))
+    Ok(objects.iter().any(|object| object.data_id == waiting.data_id && is_whole(object)))
+}
+
+fn is_whole(object: &Object) -> bool {
+    matches!(object.state(), ObjectState::Added | ObjectState::Received)
 }
 
 /// Describes why nothing can come, where that is so.

@@ -1,19 +1,24 @@
 //! Answers to clients of the hub.
 
-use crate::answers::{Answers, Fresh};
+mod xet;
+
+pub(crate) use xet::is_hash;
+
+use crate::answers::{Answers, Fresh, Question};
 use crate::counts::Counts;
 use crate::door::{Admission, Visitor, asked_range, goes_on};
 use crate::files::{Endpoint, Files};
-use crate::place::{About, ApiPlace, FilePlace, PREFIX, Place, Wrong};
+use crate::place::{About, ApiPlace, FilePlace, Place, Wrong};
+use crate::seal::Seal;
 use crate::trouble::{ERROR_CODE, Trouble};
 use crate::upstream::{Meta, Said, Upstream};
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, header};
 use axum::response::{IntoResponse, Response};
-use polycast_api::settings::{HubConfig, SettingsError};
+use polycast_api::settings::HubConfig;
 use ring::digest::{SHA256, digest};
-use serde_json::Value;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,28 +56,43 @@ pub(crate) struct Hub {
     admission: Admission,
     metas: Answers<Result<Meta, Trouble>>,
     answers: Answers<Result<Said, Trouble>>,
+    listings: Answers<Result<Arc<xet::Listing>, Trouble>>,
+    /// Files that clients get by Xet.
+    open: Arc<xet::Open>,
+    seal: Seal,
 }
 
 impl Hub {
-    pub(crate) fn new(config: &HubConfig, agent: &Path, counts: Arc<Counts>) -> Result<Self, SettingsError> {
-        config.check()?;
+    pub(crate) fn new(config: &HubConfig, agent: &Path, counts: Arc<Counts>) -> io::Result<Self> {
+        config.check().map_err(io::Error::other)?;
         let upstream = Arc::new(Upstream::new(config.upstream()));
         Ok(Hub {
             files: Arc::new(Files::new(agent, Endpoint::Hub, counts)),
             upstream,
-            admission: Admission { allow: config.networks()?, setting: "hub.allow" },
+            admission: Admission {
+                allow: config.networks().map_err(io::Error::other)?,
+                setting: "hub.allow",
+            },
             metas: Answers::new(),
             answers: Answers::new(),
+            listings: Answers::new(),
+            open: Arc::default(),
+            seal: Seal::new().map_err(|_| io::Error::other("the kernel gives no random numbers"))?,
         })
     }
 
     async fn respond(self: &Arc<Self>, visitor: &Visitor, request: Request) -> Result<Response, Trouble> {
         self.admission.check(visitor.from.ip(), request.headers())?;
-        match Place::parse(request.uri()) {
-            Ok(Place::File(place)) => {
-                self.file(&place, request.method().clone(), request.headers().clone()).await
+        // A body is not shared between threads.
+        let (parts, body) = request.into_parts();
+        match Place::parse(&parts.uri) {
+            Ok(Place::File(place)) => self.file(&place, parts.method, parts.headers).await,
+            Ok(Place::Api(place)) => self.api(&place, Request::from_parts(parts, body)).await,
+            Ok(Place::XetToken(place)) => self.xet_token(&place, &parts.method, &parts.headers).await,
+            Ok(Place::Reconstruction(version, name)) => {
+                self.reconstruction((version, &name), &parts.headers).await
             }
-            Ok(Place::Api(place)) => self.api(&place, request).await,
+            Ok(Place::Xorb) => self.xorb(&parts.uri, &parts.headers).await,
             Err(Wrong::Odd) => Err(Trouble::new(StatusCode::BAD_REQUEST, "no file can have such a path")),
             Err(Wrong::Elsewhere) => {
                 let why = "here are files (/hf/ORG/MODEL/resolve/REVISION/FILE) and the API (/hf/api/) of the hub: \
@@ -97,6 +117,7 @@ impl Hub {
         let mut response = Response::new(Body::empty());
         *response.headers_mut() = meta.headers();
         if method == Method::HEAD {
+            response.headers_mut().extend(self.xet_headers(place, &meta, &headers).await);
             response.headers_mut().insert(header::CONTENT_LENGTH, meta.size.into());
             return Ok(response);
         }
@@ -146,15 +167,13 @@ impl Hub {
         if place.about == About::Xet {
             let mut trouble = Trouble::new(
                 StatusCode::NOT_FOUND,
-                "no Xet is spoken here, where every byte is verified: remove the folder 'trees' of that repository in the client's \
-                 cache, which another endpoint has filled, or set HF_HUB_DISABLE_XET=1",
+                "files can only be read here: to bring some to the hub, ask it without HF_ENDPOINT",
             );
             trouble.headers.push((ERROR_CODE, HeaderValue::from_static("EntryNotFound")));
             return Err(trouble);
         }
         let (parts, body) = request.into_parts();
-        let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
-        let own = format!("http://{host}{PREFIX}");
+        let own = xet::own(&parts.headers);
         let token = parts.headers.get(header::AUTHORIZATION).cloned();
         let mut asked = self.upstream.request(parts.method.clone(), &place.asked, token.as_ref())?;
         for name in PASSED_UP {
@@ -171,8 +190,19 @@ impl Hub {
         let Some(holds) = holds else {
             let long = |_| Trouble::new(StatusCode::PAYLOAD_TOO_LARGE, "that question is longer than 4 MiB");
             *asked.body_mut() = to_bytes(body, QUESTION_LEN_MAX).await.map_err(long)?.to_vec();
-            return Ok(self.passed(self.upstream.ask(asked).await?, &own));
+            return Ok(self.passed(self.upstream.ask(asked).await?, &own).await);
         };
+        let said = self.told((who(token.as_ref()), place.asked.clone()), asked, holds).await?;
+        Ok(self.passed(said, &own).await)
+    }
+
+    /// The hub's answer, asked for now or a short while ago.
+    async fn told(
+        &self,
+        question: Question,
+        asked: axum::http::Request<Vec<u8>>,
+        holds: Duration,
+    ) -> Result<Said, Trouble> {
         let ask = async {
             let answer = self.upstream.ask(asked).await;
             let (holds, bytes) = match &answer {
@@ -181,18 +211,18 @@ impl Hub {
             };
             Fresh { answer, holds, bytes }
         };
-        let said = self.answers.get((who(token.as_ref()), place.asked.clone()), ask).await?;
-        Ok(self.passed(said, &own))
+        self.answers.get(question, ask).await
     }
 
     /// The hub's answer, as it is told here: what leads to the hub leads here.
-    fn passed(&self, Said { status, headers, body }: Said, own: &str) -> Response {
+    async fn passed(&self, Said { status, headers, body }: Said, own: &str) -> Response {
         let mut response = Response::new(Body::empty());
         *response.status_mut() = status;
         let is_json = headers.get(header::CONTENT_TYPE).is_some_and(|kind| {
             kind.to_str().is_ok_and(|kind| kind.to_ascii_lowercase().starts_with("application/json"))
         });
-        *response.body_mut() = Body::from(if is_json { without_xet(body) } else { body });
+        *response.body_mut() =
+            Body::from(if is_json { xet::with_own_names(body, &self.files).await } else { body });
         for (name, value) in &headers {
             if HELD_BACK.contains(name) || name.as_str().starts_with("x-xet-") {
                 continue;
@@ -242,26 +272,4 @@ pub(crate) async fn answer(
 fn who(token: Option<&HeaderValue>) -> [u8; 32] {
     let Some(token) = token else { return [0; 32] };
     digest(&SHA256, token.as_bytes()).as_ref().try_into().unwrap_or([0; 32])
-}
-
-/// A document without the names by which files are got from the servers of Xet.
-fn without_xet(body: Bytes) -> Bytes {
-    const NAME: &[u8] = b"\"xetHash\"";
-    if !body.windows(NAME.len()).any(|part| part == NAME) {
-        return body;
-    }
-    let Ok(mut document) = serde_json::from_slice::<Value>(&body) else { return body };
-    strip(&mut document);
-    document.to_string().into()
-}
-
-fn strip(value: &mut Value) {
-    match value {
-        Value::Object(fields) => {
-            fields.remove("xetHash");
-            fields.values_mut().for_each(strip);
-        }
-        Value::Array(entries) => entries.iter_mut().for_each(strip),
-        _ => {}
-    }
 }

@@ -15,8 +15,10 @@ pub mod origin;
 mod parts;
 mod place;
 pub mod pull;
+mod seal;
 mod trouble;
 mod upstream;
+mod xet;
 
 pub use counts::Counts;
 pub use images::pull::{Image, ImagePuller, PulledBlob};
@@ -48,7 +50,7 @@ impl Gateway {
     /// # Errors
     /// The address cannot be used, or a setting is wrong.
     pub async fn of_hub(config: &HubConfig, agent: &Path, counts: Arc<Counts>) -> io::Result<Self> {
-        let hub = Arc::new(Hub::new(config, agent, counts).map_err(io::Error::other)?);
+        let hub = Arc::new(Hub::new(config, agent, counts)?);
         Self::bind(config.listen, agent, Router::new().fallback(hub::answer).with_state(hub)).await
     }
 

@@ -1,5 +1,6 @@
 //! Paths that clients of the hub ask for.
 
+use crate::hub::is_hash;
 use axum::http::Uri;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
@@ -17,6 +18,21 @@ pub(crate) const PREFIX: &str = "/hf";
 pub(crate) enum Place {
     File(FilePlace),
     Api(ApiPlace),
+    /// Way to be let in by the servers of Xet.
+    XetToken(RevisionPlace),
+    /// Xorbs of a file, by the version of the answer and the file's name in Xet.
+    Reconstruction(u8, String),
+    Xorb,
+}
+
+/// A revision of a repository.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct RevisionPlace {
+    /// `models`, `datasets` or `spaces`.
+    kind: String,
+    /// `org/model`.
+    name: String,
+    pub revision: String,
 }
 
 /// A file of a repository.
@@ -43,7 +59,7 @@ pub(crate) enum About {
     Commit,
     /// A revision by a name, which another commit can get.
     Name,
-    /// Servers of Xet, and how to be let in there.
+    /// Servers of Xet that files are brought to.
     Xet,
     Other,
 }
@@ -68,6 +84,16 @@ impl Place {
             path.ok_or(Wrong::Elsewhere)?.split('/').map(decoded).collect::<Result<_, _>>()?;
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         match parts[..] {
+            ["api", kind @ ("models" | "datasets" | "spaces"), ref name @ .., "xet-read-token", revision]
+                if matches!(name.len(), 1 | 2) && name.iter().all(|name| is_name(name)) =>
+            {
+                let (kind, name, revision) = (kind.to_string(), name.join("/"), revision.to_string());
+                Ok(Place::XetToken(RevisionPlace { kind, name, revision }))
+            }
+            ["cas", version @ ("v1" | "v2"), "reconstructions", name] if is_hash(name) => {
+                Ok(Place::Reconstruction(if version == "v1" { 1 } else { 2 }, name.to_string()))
+            }
+            ["cas", "xorbs", _] => Ok(Place::Xorb),
             ["api", _, ..] => {
                 let asked = asked[PREFIX.len()..].to_string();
                 Ok(Place::Api(ApiPlace { asked, about: About::of(&parts) }))
@@ -110,6 +136,34 @@ impl FilePlace {
     /// Returns true if the revision is a commit, which stays as it is.
     pub(crate) fn is_of_a_commit(&self) -> bool {
         is_commit(&self.revision)
+    }
+}
+
+impl RevisionPlace {
+    /// Of a repository as files name it: `org/model`, `datasets/org/data`.
+    pub(crate) fn of_repository(repository: &str, revision: &str) -> Self {
+        let (kind, name) = match repository.split_once('/') {
+            Some((kind @ ("datasets" | "spaces"), name)) => (kind, name),
+            _ => ("models", repository),
+        };
+        RevisionPlace { kind: kind.into(), name: name.into(), revision: revision.into() }
+    }
+
+    /// The repository as files name it.
+    pub(crate) fn repository(&self) -> String {
+        if self.kind == "models" { self.name.clone() } else { format!("{}/{}", self.kind, self.name) }
+    }
+
+    /// The list of its files at the hub, as clients ask for it.
+    pub(crate) fn tree(&self) -> String {
+        let RevisionPlace { kind, name, revision } = self;
+        format!("/api/{kind}/{name}/tree/{}?recursive=true&expand=false", escaped(revision))
+    }
+
+    /// The path of tokens of Xet for it.
+    pub(crate) fn token_path(&self) -> String {
+        let RevisionPlace { kind, name, revision } = self;
+        format!("/api/{kind}/{name}/xet-read-token/{}", escaped(revision))
     }
 }
 
@@ -207,6 +261,47 @@ mod tests {
     }
 
     #[test]
+    fn places_of_xet_are_known() {
+        let commit = "a".repeat(40);
+        for (path, repository, token) in [
+            ("models/gpt2/xet-read-token/main", "gpt2", "/api/models/gpt2/xet-read-token/main"),
+            ("models/o/m/xet-read-token/main", "o/m", "/api/models/o/m/xet-read-token/main"),
+            (
+                "datasets/o/d/xet-read-token/refs%2Fpr%2F1",
+                "datasets/o/d",
+                "/api/datasets/o/d/xet-read-token/refs%2Fpr%2F1",
+            ),
+            ("spaces/o/xet-read-token/main", "spaces/o", "/api/spaces/o/xet-read-token/main"),
+        ] {
+            let Ok(Place::XetToken(place)) = parse(&format!("/hf/api/{path}")) else { panic!("{path}") };
+            assert_eq!((&*place.repository(), &*place.token_path()), (repository, token));
+            assert_eq!(RevisionPlace::of_repository(repository, &place.revision), place);
+            assert_eq!(
+                place.tree(),
+                token.replace("xet-read-token", "tree") + "?recursive=true&expand=false"
+            );
+        }
+        let name = "0Ab".repeat(21) + "f";
+        assert_eq!(
+            parse(&format!("/hf/cas/v1/reconstructions/{name}")),
+            Ok(Place::Reconstruction(1, name.clone()))
+        );
+        assert_eq!(
+            parse(&format!("/hf/cas/v2/reconstructions/{name}")),
+            Ok(Place::Reconstruction(2, name.clone()))
+        );
+        assert_eq!(parse(&format!("/hf/cas/xorbs/{name}?pass=x")), Ok(Place::Xorb));
+        for path in [
+            format!("/hf/cas/v3/reconstructions/{name}"),
+            "/hf/cas/v2/reconstructions/12".into(),
+            format!("/hf/cas/v2/xorbs/{name}"),
+            format!("/hf/cas/shards/{commit}"),
+        ] {
+            assert_eq!(parse(&path), Err(Wrong::Elsewhere), "{path}");
+        }
+    }
+
+    #[test]
     fn a_question_tells_whether_its_answer_stays() {
         let commit = "a".repeat(40);
         for (path, about) in [
@@ -214,7 +309,7 @@ mod tests {
             (format!("/hf/api/models/o/m/tree/{commit}?recursive=true"), About::Commit),
             ("/hf/api/models/o/m/revision/main".into(), About::Name),
             ("/hf/api/models/o/m/tree/main/xet-read-token".into(), About::Name),
-            (format!("/hf/api/models/o/m/xet-read-token/{commit}"), About::Xet),
+            (format!("/hf/api/models/o/m/xet-write-token/{commit}"), About::Xet),
             ("/hf/api/whoami-v2".into(), About::Other),
         ] {
             let Ok(Place::Api(place)) = parse(&path) else { panic!("{path}") };

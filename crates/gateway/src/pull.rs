@@ -5,7 +5,7 @@ use crate::files::{Endpoint, Files};
 use crate::place::{FilePlace, is_commit};
 use crate::trouble::Trouble;
 use crate::upstream::Upstream;
-use axum::http::{HeaderValue, Method, header};
+use axum::http::{HeaderValue, Method};
 use polycast_api::agent::Object;
 use polycast_types::without_secrets;
 use serde_json::Value;
@@ -102,12 +102,7 @@ impl Puller {
             let why = said.headers.get(crate::trouble::ERROR_MESSAGE).and_then(|why| why.to_str().ok());
             return Err(why.map_or_else(|| crate::origin::answered(said.status), str::to_string));
         }
-        let link = said.headers.get(header::LINK).and_then(|link| link.to_str().ok()).unwrap_or("");
-        let next = link.split(',').find(|link| link.contains("rel=\"next\""));
-        let next = next.and_then(|link| Some(link[link.find('<')? + 1..].split('>').next()?.to_string()));
-        let next =
-            next.map(|next| next.strip_prefix(self.upstream.base()).map(str::to_string).unwrap_or(next));
-        let next = next.filter(|next| next.starts_with('/'));
+        let next = self.upstream.next_page(&said.headers);
         serde_json::from_slice(&said.body)
             .map(|document| (document, next))
             .map_err(|_| "the hub's answer is no JSON".into())

@@ -1,6 +1,7 @@
 //! The hub itself, as it is asked here.
 
 use crate::files::Asked;
+use crate::hub::is_hash;
 use crate::origin::{Answer, Proxies, Servers, answered, is_same_server, length_of, sent_on};
 use crate::place::{FilePlace, is_commit};
 use crate::trouble::{ERROR_CODE, ERROR_MESSAGE, Trouble};
@@ -27,6 +28,7 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 const PIECE_LEN: usize = 1 << 20;
 
 const COMMIT: HeaderName = HeaderName::from_static("x-repo-commit");
+const XET_HASH: HeaderName = HeaderName::from_static("x-xet-hash");
 const LINKED_ETAG: HeaderName = HeaderName::from_static("x-linked-etag");
 const LINKED_SIZE: HeaderName = HeaderName::from_static("x-linked-size");
 /// Headers of the hub that are passed on where it gives nothing.
@@ -58,9 +60,16 @@ pub(crate) struct Meta {
     pub hex: String,
     pub size: u64,
     pub commit: Option<String>,
+    /// The hub's name of the file in Xet.
+    pub xet: Option<String>,
 }
 
 impl Meta {
+    /// The digest of a large file.
+    pub(crate) fn sha256(&self) -> Option<&str> {
+        (self.digest == Digest::Sha256).then_some(&*self.hex)
+    }
+
     /// The key by which agents know the file.
     pub(crate) fn key(&self) -> String {
         match self.digest {
@@ -99,6 +108,13 @@ pub(crate) struct Said {
     pub body: Bytes,
 }
 
+impl Said {
+    /// The same as an answer to one that has asked for something else.
+    pub(crate) fn into_trouble(self) -> Trouble {
+        refused_with(self.status, &self.headers)
+    }
+}
+
 /// A hub.
 pub(crate) struct Upstream {
     base: String,
@@ -117,6 +133,14 @@ impl Upstream {
     /// Its address.
     pub(crate) fn base(&self) -> &str {
         &self.base
+    }
+
+    /// The path of a list's next page.
+    pub(crate) fn next_page(&self, headers: &HeaderMap) -> Option<String> {
+        let link = headers.get(header::LINK)?.to_str().ok()?;
+        let next = link.split(',').find(|link| link.contains("rel=\"next\""))?;
+        let next = next[next.find('<')? + 1..].split('>').next()?;
+        Some(next.strip_prefix(self.base()).unwrap_or(next).to_string()).filter(|next| next.starts_with('/'))
     }
 
     /// The way to it for questions.
@@ -216,9 +240,13 @@ pub(crate) fn not_reached(why: String) -> Trouble {
 
 /// A status of the hub's that is none of success.
 pub(crate) fn refused(response: &Answer) -> Trouble {
-    let header = |name: &HeaderName| response.headers().get(name).cloned();
+    refused_with(response.status(), response.headers())
+}
+
+fn refused_with(status: StatusCode, headers: &HeaderMap) -> Trouble {
+    let header = |name: &HeaderName| headers.get(name).cloned();
     let message = header(&ERROR_MESSAGE).and_then(|text| text.to_str().map(str::to_string).ok());
-    let mut trouble = Trouble::new(response.status(), message.unwrap_or_else(|| answered(response.status())));
+    let mut trouble = Trouble::new(status, message.unwrap_or_else(|| answered(status)));
     for name in OF_TROUBLE {
         if let Some(value) = header(&name) {
             trouble.headers.push((name, value));
@@ -230,12 +258,13 @@ pub(crate) fn refused(response: &Answer) -> Trouble {
 /// Asks for a file's headers. A file may be elsewhere, which is none of ours to tell; the hub says what it is
 /// before it sends on.
 fn meta(servers: &Servers, mut request: Request<Vec<u8>>) -> Result<Meta, Trouble> {
-    let mut commit = None;
+    let (mut commit, mut xet) = (None, None);
     for _ in 0..HOPS_MAX {
         let response = servers.ask(&request).map_err(not_reached)?;
         let headers = response.headers();
         let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
         commit = text(&COMMIT).filter(|text| is_commit(text)).map(str::to_string).or(commit);
+        xet = text(&XET_HASH).filter(|text| is_hash(text)).map(str::to_string).or(xet);
         let (linked, linked_size) = (text(&LINKED_ETAG), text(&LINKED_SIZE));
         let is_known = linked.is_some() && linked_size.is_some();
         if response.status().is_redirection() && !is_known {
@@ -262,7 +291,7 @@ fn meta(servers: &Servers, mut request: Request<Vec<u8>>) -> Result<Meta, Troubl
         let (Some(digest), Some(size)) = (digest, size) else {
             return Err(Trouble::upstream("the hub names neither digest nor length of that file"));
         };
-        return Ok(Meta { digest, hex, size, commit });
+        return Ok(Meta { digest, hex, size, commit, xet });
     }
     Err(Trouble::upstream(format!("the hub has sent on {HOPS_MAX} times")))
 }

@@ -266,8 +266,8 @@ fn the_hubs_answers_lead_here_and_nobody_elses_questions_are_taken() {
     let who = ask(&own, "GET", "/api/whoami-v2", &["Authorization: Bearer x"]);
     assert_eq!(who.body, b"{\"token\":true}");
     // No client is sent past this one.
-    let xet = ask(&own, "GET", &format!("/api/models/org/m/xet-read-token/{FIRST}"), &[]);
-    assert!(xet.status == 404 && hub.count("xet-read-token") == 0);
+    let xet = ask(&own, "GET", &format!("/api/models/org/m/xet-write-token/{FIRST}"), &[]);
+    assert!(xet.status == 404 && hub.count("xet-write-token") == 0);
     let asked = hub.state().asked.len();
     for (path, headers, status) in [
         ("/org/m/resolve/main/%2e%2e/secret", &[][..], 400),

@@ -44,6 +44,8 @@ pub(crate) struct State {
     /// Bytes of files that have been given.
     pub bytes: u64,
     pub manner: Manner,
+    /// No client may see the private repository any more.
+    closed: bool,
     files: BTreeMap<(String, String), Arc<Vec<u8>>>,
     held: Vec<TcpStream>,
 }
@@ -89,6 +91,11 @@ impl FakeHub {
     /// Number of requests that have this in their line.
     pub(crate) fn count(&self, part: &str) -> usize {
         self.state().asked.iter().filter(|line| line.contains(part)).count()
+    }
+
+    /// Lets no client see the private repository from now on.
+    pub(crate) fn close(&self) {
+        self.state().closed = true;
     }
 
     /// Gives bytes like this from now on.
@@ -142,7 +149,8 @@ fn reply(status: u16, headers: &[&str], body: &str) -> Reply {
 fn answer_of(path: &str, token: Option<&str>, port: u16, state: &Mutex<State>) -> Reply {
     let file =
         |commit: &str, path: &str| state.lock().unwrap().files.get(&(commit.into(), path.into())).cloned();
-    if path.contains("org/private") && token != Some(TOKEN) {
+    let closed = state.lock().unwrap().closed;
+    if path.contains("org/private") && (closed || token != Some(TOKEN)) {
         return reply(401, &["X-Error-Code: RepoNotFound", "X-Error-Message: Repository not found"], "");
     }
     if let Some(rest) = path.strip_prefix("/cdn/") {
@@ -155,24 +163,8 @@ fn answer_of(path: &str, token: Option<&str>, port: u16, state: &Mutex<State>) -
             None => reply(403, &[], ""),
         };
     }
-    if let Some((_, rest)) = path.split_once("/resolve/") {
-        let (revision, name) = rest.split_once('/').unwrap_or_default();
-        let commit = if revision == "main" { FIRST } else { revision };
-        let of = format!("X-Repo-Commit: {commit}");
-        return match file(commit, name) {
-            Some(body) if body.len() >= LARGE => {
-                let sha256 = hex(digest(&SHA256, &body).as_ref());
-                let to = format!("Location: http://localhost:{port}/cdn/{commit}/{name}?signature=secret");
-                let linked = format!("X-Linked-Etag: \"{sha256}\"\r\nX-Linked-Size: {}", body.len());
-                let xet = format!("X-Xet-Hash: {sha256}\r\nLink: <http://elsewhere/xet>; rel=\"xet-auth\"");
-                reply(302, &[&of, &to, &linked, &xet], "")
-            }
-            Some(body) => {
-                let etag = format!("ETag: \"{}\"", git(&body));
-                Reply { status: 200, headers: vec![of, etag], body, is_file: true }
-            }
-            None => reply(404, &[&of, "X-Error-Code: EntryNotFound"], ""),
-        };
+    if path.contains("/resolve/") {
+        return resolved(path, port, file);
     }
     let next = format!("Link: <http://127.0.0.1:{port}/base/api/next?cursor=1>; rel=\"next\"");
     let json = "Content-Type: application/json";
@@ -183,6 +175,12 @@ fn answer_of(path: &str, token: Option<&str>, port: u16, state: &Mutex<State>) -
             &[json, &next],
             "[{\"path\":\"a\",\"xetHash\":\"00\",\"lfs\":{\"xetHash\":\"1\",\"size\":7}}]",
         ),
+        path if ["xet", "private", "plain"]
+            .iter()
+            .any(|name| path.starts_with(&format!("/api/models/org/{name}/tree/"))) =>
+        {
+            reply(200, &[json], &tree(path, &state.lock().unwrap()))
+        }
         path if path.starts_with("/api/models/org/pull/revision/") => {
             reply(200, &[json], &format!("{{\"sha\":\"{FIRST}\"}}"))
         }
@@ -203,6 +201,47 @@ fn answer_of(path: &str, token: Option<&str>, port: u16, state: &Mutex<State>) -
         "/api/busy" => reply(429, &["Retry-After: 17", "X-Error-Message: slow down"], ""),
         _ => reply(404, &["X-Error-Code: RepoNotFound"], ""),
     }
+}
+
+/// A file, or the way to it.
+fn resolved(path: &str, port: u16, file: impl Fn(&str, &str) -> Option<Arc<Vec<u8>>>) -> Reply {
+    let (_, rest) = path.split_once("/resolve/").unwrap_or_default();
+    let (revision, name) = rest.split_once('/').unwrap_or_default();
+    let commit = if revision == "main" { FIRST } else { revision };
+    let of = format!("X-Repo-Commit: {commit}");
+    match file(commit, name) {
+        Some(body) if body.len() >= LARGE => {
+            let sha256 = hex(digest(&SHA256, &body).as_ref());
+            let to = format!("Location: http://localhost:{port}/cdn/{commit}/{name}?signature=secret");
+            let linked = format!("X-Linked-Etag: \"{sha256}\"\r\nX-Linked-Size: {}", body.len());
+            let name = name_in_xet(&sha256);
+            let xet = format!("X-Xet-Hash: {name}\r\nLink: <http://elsewhere/xet>; rel=\"xet-auth\"");
+            let known = if path.contains("org/plain") { "X-Other: 1" } else { xet.as_str() };
+            reply(302, &[&of, &to, &linked, known], "")
+        }
+        Some(body) => {
+            let etag = format!("ETag: \"{}\"", git(&body));
+            Reply { status: 200, headers: vec![of, etag], body, is_file: true }
+        }
+        None => reply(404, &[&of, "X-Error-Code: EntryNotFound"], ""),
+    }
+}
+
+/// A list of files, those of a commit in the path.
+fn tree(path: &str, state: &State) -> String {
+    let entries = state.files.iter().filter(|((commit, _), _)| path.contains(commit.as_str()));
+    let entry = |((_, name), body): (&(String, String), &Arc<Vec<u8>>)| {
+        let (sha256, size) = (hex(digest(&SHA256, body).as_ref()), body.len());
+        let name_in_xet = name_in_xet(&sha256);
+        let lfs = format!("\"lfs\":{{\"oid\":\"{sha256}\",\"size\":{size}}}");
+        let more = match size >= LARGE {
+            true if path.contains("org/plain") => format!(",{lfs}"),
+            true => format!(",{lfs},\"xetHash\":\"{name_in_xet}\""),
+            false => String::new(),
+        };
+        format!("{{\"type\":\"file\",\"path\":\"{name}\"{more}}}")
+    };
+    format!("[{}]", entries.map(entry).collect::<Vec<_>>().join(","))
 }
 
 fn send(
@@ -257,6 +296,11 @@ fn send(
         state.held.push(stream.try_clone()?);
     }
     Ok(())
+}
+
+/// The name that this hub gives a file in Xet: one of its own, as none of its clients computes it.
+pub(crate) fn name_in_xet(sha256: &str) -> String {
+    hex(digest(&SHA256, sha256.as_bytes()).as_ref())
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
