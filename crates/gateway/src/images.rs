@@ -4,6 +4,7 @@
 //! The registry is asked without credentials before anything is given, and what it does not give to all is
 //! not here: the runtime then asks the registry itself, with its own secrets.
 
+pub(crate) mod artifact;
 pub(crate) mod pull;
 
 use crate::answers::{Answers, Fresh};

@@ -1,8 +1,12 @@
-//! Bytes from where an object is from at first: a server of http or https, perhaps by way of a proxy, or a
-//! file.
+//! Bytes from where an object is from at first: a server of http or https, perhaps by way of a proxy, of S3,
+//! a registry, or a file.
 
+mod found;
 mod proxy;
 mod reach;
+mod s3;
+
+pub use found::{Found, Origin, Part, SCHEMES};
 
 use polycast_api::error::plain;
 use polycast_net::object::{FileSource, ObjectSource};
@@ -10,7 +14,6 @@ pub(crate) use proxy::Proxies;
 use proxy::ViaProxy;
 use reach::Reach;
 use std::io::{self, Read};
-use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 use ureq::config::Config;
@@ -28,18 +31,6 @@ const HOPS_MAX: usize = 10;
 
 /// An origin's bytes.
 pub type Reader = Box<dyn Read + Send>;
-
-/// Begins to read an origin; gives its length where that is known.
-///
-/// # Errors
-/// It cannot be read, in a sentence.
-pub fn open(origin: &str) -> Result<(Option<u64>, Reader), String> {
-    if let Some(path) = origin.strip_prefix("file://") {
-        let file = FileSource::open_as_it_is(Path::new(path)).map_err(|error| error.to_string())?;
-        return Ok((Some(file.len()), Box::new(Whole { file, at: 0 })));
-    }
-    open_at(origin, Proxies::of_environment())
-}
 
 /// A file from its beginning to its end, which is all of it as it was at one moment.
 struct Whole {
@@ -375,7 +366,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         std::fs::write(&path, vec![1; 100_000]).unwrap();
-        let open = || open(&format!("file://{}", path.display())).unwrap();
+        let open = || {
+            let origin = Origin::parse(&format!("file://{}", path.display())).unwrap();
+            let Ok(Found::One(file)) = origin.find() else { panic!("it is one file") };
+            file.open().unwrap()
+        };
         let (length, mut reader) = open();
         let mut bytes = Vec::new();
         reader.read_to_end(&mut bytes).unwrap();

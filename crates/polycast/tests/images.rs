@@ -139,3 +139,48 @@ fn an_image_is_pulled_into_all_stores_before_a_runtime_asks() {
         assert_eq!(cluster.at("b", &["image", "pull", wrong]).status, 1, "{wrong}");
     }
 }
+
+/// Files of a registry are fetched like those of a web server, and by their digests.
+#[test]
+fn files_of_a_registry_are_fetched_once_and_are_those_of_their_digests() {
+    let registry = Registry::start(noise(LEN));
+    let cluster = cluster(&registry, &["a", "b"]);
+    let address = format!("oci://{}/org/image", registry.address);
+    let fetch = |agent: &str, what: &str, out: &str| {
+        cluster.at(agent, &["fetch", what, "--out", &cluster.place.path(out), "--timeout", "30s"])
+    };
+    registry.given().flipped = true;
+    let wrong = fetch("a", &format!("{address}:1"), "wrong");
+    assert!(wrong.status != 0 && wrong.stderr.contains("SHA-256"), "{}", wrong.stderr);
+    registry.given().flipped = false;
+    // One layer is one file; its name is that of the repository where the manifest has none.
+    let one = fetch("a", &format!("{address}@{}", registry.manifest), "one");
+    assert_eq!(one.status, 0, "{}", one.stderr);
+    assert!(std::fs::read(cluster.place.path("one")).unwrap() == noise(LEN));
+    assert_eq!((&one.json()["key"], &one.json()["filled"]), (&registry.layer.as_str().into(), &true.into()));
+    let layers = |registry: &Registry| {
+        registry.given().asked.iter().filter(|line| line.starts_with("GET /store/")).count()
+    };
+    let before = layers(&registry);
+    // Several are a directory, and what an agent has already is not asked for.
+    let several = fetch("b", &format!("{address}:3"), "several");
+    assert_eq!(several.status, 0, "{}", several.stderr);
+    let folder = std::path::PathBuf::from(cluster.place.path("several"));
+    assert!(std::fs::read(folder.join("weights/model.bin")).unwrap() == noise(LEN));
+    assert!(std::fs::read_to_string(folder.join("config.json")).unwrap().contains(&registry.layer));
+    let files = several.json()["files"].clone();
+    assert_eq!((&files[0]["filled"], &files[1]["filled"]), (&false.into(), &true.into()), "{files}");
+    assert_eq!(layers(&registry), before + 1);
+    for (what, says) in [
+        (format!("{address}:none"), "404"),
+        ("oci://org/image:1".into(), "oci://REGISTRY/REPOSITORY:TAG"),
+        (format!("oci://{}/org/private:1", registry.address), "does not give that to all"),
+    ] {
+        let refused = fetch("a", &what, "refused");
+        assert!(refused.status != 0 && refused.stderr.contains(says), "{what}: {}", refused.stderr);
+    }
+    let key = format!("sha256:{}", "0".repeat(64));
+    let from = cluster
+        .at("a", &["fetch", &key, "--from", &format!("{address}:3"), "--out", &cluster.place.path("x")]);
+    assert!(from.status != 0 && from.stderr.contains("a key is that of one file"), "{}", from.stderr);
+}

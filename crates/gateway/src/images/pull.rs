@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Types of manifests that are asked for.
-const ACCEPTED: [&str; 4] = [
+pub(super) const ACCEPTED: [&str; 4] = [
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
     "application/vnd.oci.image.manifest.v1+json",
@@ -25,10 +25,10 @@ const LAYERS_MAX: usize = 1_024;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Image {
     /// `docker.io`, `http://127.0.0.1:5000`.
-    registry: String,
-    name: String,
+    pub(super) registry: String,
+    pub(super) name: String,
     /// A tag, or `sha256:HEX`.
-    reference: String,
+    pub(super) reference: String,
 }
 
 impl Image {
@@ -65,7 +65,7 @@ impl Image {
         is_right.then(|| Image { registry: format!("{scheme}{host}"), name, reference })
     }
 
-    fn place(&self, is_manifest: bool, reference: &str) -> Place {
+    pub(super) fn place(&self, is_manifest: bool, reference: &str) -> Place {
         let registry = self.registry.strip_prefix("http://").unwrap_or(&self.registry).to_string();
         Place { registry, name: self.name.clone(), is_manifest, reference: reference.to_string() }
     }

@@ -152,6 +152,8 @@ Examples:
   polycast fetch https://example.org/model.bin       (where it is needed)
   polycast fetch sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 --from https://example.org/test --out test
   polycast fetch file:///nfs/model.bin --into /data  (read there once)
+  polycast fetch s3://bucket/models/llama/ --out llama
+  polycast fetch oci://ghcr.io/org/model:1 --out model
   polycast fetch 42 --out copy --timeout 1m    (waits until an agent has it)";
 
 pub(crate) const HF: &str = "\

@@ -21,8 +21,8 @@ pub(crate) struct Given {
     pub flipped: bool,
 }
 
-/// A registry with the repositories `org/image` and `org/private`, which have the tag `1`, and the tag `2`
-/// for the same image in a list of images for platforms.
+/// A registry with the repositories `org/image` and `org/private`, which have the tag `1`, the tag `2` for
+/// the same image in a list of images for platforms, and `3` for an artifact of two files.
 pub(crate) struct Registry {
     /// Host and port.
     pub address: String,
@@ -43,14 +43,22 @@ impl Registry {
         let platform = "\"platform\":{\"os\":\"linux\",\"architecture\":\"riscv64\"}";
         let index = format!("{{\"manifests\":[{{\"digest\":\"{manifest_name}\",{platform}}}]}}").into_bytes();
         let index_name = name(&index);
+        let file = |digest: &str, path: &str| {
+            let title = format!("\"annotations\":{{\"org.opencontainers.image.title\":\"{path}\"}}");
+            format!("{{\"digest\":\"{digest}\",{title}}}")
+        };
+        let files = [file(&layer_name, "weights/model.bin"), file(&manifest_name, "config.json")];
+        let artifact = format!("{{\"layers\":[{}]}}", files.join(",")).into_bytes();
+        let artifact_name = name(&artifact);
         let state = Arc::new(Mutex::new(Given::default()));
         let shared = Arc::clone(&state);
         let bytes = BTreeMap::from([
             (layer_name.clone(), layer),
             (manifest_name.clone(), manifest),
             (index_name.clone(), index),
+            (artifact_name.clone(), artifact),
         ]);
-        let served = Arc::new((bytes, [manifest_name.clone(), index_name]));
+        let served = Arc::new((bytes, [manifest_name.clone(), index_name, artifact_name]));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (state, served) = (Arc::clone(&shared), Arc::clone(&served));
@@ -69,7 +77,7 @@ impl Registry {
 fn serve(
     mut stream: &TcpStream,
     port: u16,
-    (bytes, [manifest, index]): &(BTreeMap<String, Vec<u8>>, [String; 2]),
+    (bytes, [manifest, index, artifact]): &(BTreeMap<String, Vec<u8>>, [String; 3]),
     state: &Mutex<Given>,
 ) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
@@ -90,6 +98,7 @@ fn serve(
     let reference = match reference {
         "1" => manifest.as_str(),
         "2" => index.as_str(),
+        "3" => artifact.as_str(),
         other => other,
     };
     let here = bytes.get(reference);

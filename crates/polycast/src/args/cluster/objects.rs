@@ -24,11 +24,11 @@ impl FromStr for FetchWhat {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if ["http://", "https://", "file:"].iter().any(|scheme| text.starts_with(scheme)) {
+        if ["http://", "https://", "s3://", "oci://", "file:"].iter().any(|scheme| text.starts_with(scheme)) {
             return Ok(FetchWhat::Url(text.to_string()));
         }
         if let Some((scheme, _)) = text.split_once("://") {
-            let said = "polycast reads https, http and file";
+            let said = "polycast reads https, http, s3, oci and file";
             return Err(format!("{said}, and not {scheme}: write https://HOST/PATH, or file:///PATH"));
         }
         if text.contains(':') {
@@ -55,7 +55,8 @@ impl fmt::Display for FetchWhat {
 /// `polycast fetch`
 #[derive(Arguments, Debug)]
 pub(crate) struct FetchArgs {
-    /// A key such as sha256:HEX, git:HEX or name:TEXT; an address of http, https or a file; or an object's id
+    /// A key such as sha256:HEX, git:HEX or name:TEXT; an address of https, http, s3, oci or a file; or an
+    /// object's id
     #[arg(value_name = "KEY|URL|ID")]
     pub what: FetchWhat,
     /// Where to get it if no agent has it [default: the URL]; one of the agents that ask does

@@ -1,5 +1,7 @@
 //! `polycast fetch`: an object by its key, address or id, wherever it is.
 
+mod several;
+
 use super::away::Away;
 use super::bytes;
 use super::{Ending, in_session, place_at, runtime};
@@ -11,8 +13,8 @@ use crate::progress::Progress;
 use polycast_api::agent::Object;
 use polycast_api::agent::fetch_event::Event;
 use polycast_api::client::{ClientError, Piece, Session, Wanted};
-use polycast_gateway::origin::{self, Reader};
-use polycast_types::{AppId, Printable, format_bytes, without_secrets};
+use polycast_gateway::origin::{Found, Origin, Part, Reader};
+use polycast_types::{AppId, Duration, Printable, format_bytes, without_secrets};
 use serde_json::json;
 use std::io::Read;
 use tokio::sync::mpsc;
@@ -26,21 +28,21 @@ const PIECES_MAX: usize = 8;
 pub(super) fn run(args: &FetchArgs, format: Format) -> Result<Exit, Failure> {
     let destination = Destination::check(&args.place)?;
     output::check_alone(format, destination == Destination::Stdout)?;
-    let origin = match (&args.from, &args.what) {
-        (Some(from), _) => Some(from.clone()),
-        (None, FetchWhat::Url(url)) => Some(url.clone()),
-        (None, _) => None,
-    };
-    if let Some(origin) = &origin {
-        check_origin(origin)?;
-    }
-    let (app, key) = match &args.what {
-        FetchWhat::Id(id) if origin.is_some() => {
-            return Err(Failure::input(format!("object {id} has no origin: --from goes with a key")));
+    let origin = match found(args)? {
+        Some((shown, Found::Several(name, parts))) if matches!(args.what, FetchWhat::Url(_)) => {
+            return several::run(args, format, &shown, (&name, &parts));
         }
+        Some((shown, Found::Several(..))) => {
+            let message = format!("a key is that of one file, and {} stands for several", Printable(&shown));
+            return Err(Failure::input(message));
+        }
+        Some((shown, Found::One(part))) => Some(Source { shown, part }),
+        None => None,
+    };
+    let (app, key) = match &args.what {
         FetchWhat::Id(id) => (id.app, None),
         FetchWhat::Key(key) => (AppId::default(), Some(key.clone())),
-        FetchWhat::Url(url) => (AppId::default(), Some(format!("url:{url}"))),
+        FetchWhat::Url(_) => (AppId::default(), origin.as_ref().map(|source| source.part.key.clone())),
     };
     let wanted = match (&args.what, &key) {
         (FetchWhat::Id(id), _) => Wanted::Id(id.data),
@@ -52,7 +54,11 @@ pub(super) fn run(args: &FetchArgs, format: Format) -> Result<Exit, Failure> {
         let ending = Ending::watch()?;
         let progress = Progress::start(&format!("asking for {}", args.what));
         let outcome = tokio::select! {
-            outcome = follow(session, args, wanted, key.as_deref(), origin.as_deref(), &progress) => outcome,
+            outcome = async {
+                let away = Some(Away::watch(&args.local).await?);
+                let asked = Asked { shown: &args.what, key: key.as_deref(), origin: origin.as_ref(), timeout: args.timeout };
+                asked.follow(session, wanted, away, &progress).await
+            } => outcome,
             () = ending.asked() => Err(Failure::cancelled()),
         };
         progress.finish();
@@ -82,52 +88,105 @@ pub(super) fn run(args: &FetchArgs, format: Format) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Waits for the object, and gets it from its origin where that is this process's turn; gives whether it was.
-async fn follow(
-    session: &Session,
-    args: &FetchArgs,
-    wanted: Wanted,
-    key: Option<&str>,
-    origin: Option<&str>,
-    progress: &Progress,
-) -> Result<(Object, bool), Failure> {
-    let named = |error: ClientError| in_the_users_words(error.into(), &args.what);
-    let mut fetching = session.fetch(wanted, origin.is_some(), args.timeout).await.map_err(named)?;
-    // What an origin without a length has is known at its end.
-    let (mut filled, mut shown, mut is_open) = (false, false, false);
-    let mut away = Away::watch(&args.local).await?;
-    loop {
-        let event = tokio::select! {
-            event = fetching.next() => event.map_err(named)?,
-            news = away.news() => {
-                output::say(&news);
-                continue;
-            }
-        };
-        let Some(event) = event else { break };
-        match event {
-            Event::Waiting(_) => {}
-            Event::Progress(at) => {
-                if at.total > 0 && !filled && !std::mem::replace(&mut shown, true) {
-                    progress.quietly("it is on its way");
-                }
-                let total = if is_open { 0 } else { at.total };
-                progress.reception(at.bytes, total, &format!("{} is on its way", args.what));
-            }
-            Event::Fill(_) => {
-                let (Some(origin), Some(key)) = (origin, key) else { continue };
-                output::say(&format!("no agent has it: getting it from {}", without_secrets(origin)));
-                filled = true;
-                let (length, pieces) = read(origin).await;
-                is_open = length.is_none();
-                let (session, key) = (session.clone(), key.to_string());
-                // How it went comes as an event, too.
-                tokio::spawn(async move { session.fill(&key, length, "", pieces).await });
-            }
-            Event::Object(object) => return Ok((object, filled)),
+/// Files at the address that the command names, if it names one.
+fn found(args: &FetchArgs) -> Result<Option<(String, Found)>, Failure> {
+    let address = match (&args.from, &args.what) {
+        (Some(_), FetchWhat::Id(id)) => {
+            return Err(Failure::input(format!("object {id} has no origin: --from goes with a key")));
         }
+        (Some(from), _) => Some(from),
+        (None, FetchWhat::Url(url)) => Some(url),
+        (None, _) => None,
+    };
+    address.map(|address| Source::at(address)).transpose()
+}
+
+/// A file at an origin.
+struct Source {
+    /// The address, without what is secret.
+    shown: String,
+    part: Part,
+}
+
+impl Source {
+    /// Finds what is at an address: refuses one that no agent could read.
+    fn at(address: &str) -> Result<(String, Found), Failure> {
+        let shown = without_secrets(address).into_owned();
+        let refused = |why: String, hint| {
+            let why = without_secrets(&why).into_owned();
+            Failure::input(format!("cannot get {}: {}", Printable(&shown), Printable(&why))).hint(hint)
+        };
+        let hint = "write https://HOST/PATH, s3://BUCKET/KEY, oci://REGISTRY/REPOSITORY:TAG or file:///PATH";
+        let origin = Origin::parse(address).map_err(|why| refused(why, hint))?;
+        let progress = Progress::start(&format!("asking what is at {}", Printable(&shown)));
+        let found = origin.find().map_err(|why| Failure::input(refused(why, "").message));
+        progress.finish();
+        Ok((shown, found?))
     }
-    Err(Failure::unexpected("the agent ended the call without an object"))
+}
+
+/// An object that is asked for.
+struct Asked<'a> {
+    shown: &'a FetchWhat,
+    key: Option<&'a str>,
+    origin: Option<&'a Source>,
+    timeout: Option<Duration>,
+}
+
+impl Asked<'_> {
+    /// Waits for the object, and gets it from its origin where that is this process's turn; gives whether it
+    /// was.
+    async fn follow(
+        &self,
+        session: &Session,
+        wanted: Wanted,
+        mut away: Option<Away>,
+        progress: &Progress,
+    ) -> Result<(Object, bool), Failure> {
+        let named = |error: ClientError| in_the_users_words(error.into(), self.shown);
+        let mut fetching = session.fetch(wanted, self.origin.is_some(), self.timeout).await.map_err(named)?;
+        // What an origin without a length has is known at its end.
+        let (mut filled, mut told, mut is_open) = (false, false, false);
+        loop {
+            let event = tokio::select! {
+                event = fetching.next() => event.map_err(named)?,
+                news = news(&mut away) => {
+                    output::say(&news);
+                    continue;
+                }
+            };
+            let Some(event) = event else { break };
+            match event {
+                Event::Waiting(_) => {}
+                Event::Progress(at) => {
+                    if at.total > 0 && !filled && !std::mem::replace(&mut told, true) {
+                        progress.quietly("it is on its way");
+                    }
+                    let total = if is_open { 0 } else { at.total };
+                    progress.reception(at.bytes, total, &format!("{} is on its way", self.shown));
+                }
+                Event::Fill(_) => {
+                    let (Some(origin), Some(key)) = (self.origin, self.key) else { continue };
+                    output::say(&format!("no agent has it: getting it from {}", Printable(&origin.shown)));
+                    filled = true;
+                    let (length, pieces) = read(origin).await;
+                    is_open = length.is_none();
+                    let (session, key) = (session.clone(), key.to_string());
+                    // How it went comes as an event, too.
+                    tokio::spawn(async move { session.fill(&key, length, "", pieces).await });
+                }
+                Event::Object(object) => return Ok((object, filled)),
+            }
+        }
+        Err(Failure::unexpected("the agent ended the call without an object"))
+    }
+}
+
+async fn news(away: &mut Option<Away>) -> String {
+    match away {
+        Some(away) => away.news().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// The agent names an object by its id, which the user has not seen who asked for a key or an address.
@@ -139,23 +198,12 @@ fn in_the_users_words(mut failure: Failure, what: &FetchWhat) -> Failure {
     failure
 }
 
-/// Refuses an origin that no agent could get.
-fn check_origin(origin: &str) -> Result<(), Failure> {
-    let known = ["http://", "https://", "file:///"].iter().any(|scheme| origin.starts_with(scheme));
-    if known {
-        return Ok(());
-    }
-    let shown = without_secrets(origin);
-    let message = format!("cannot get {}: it is no address of http, https or a file", Printable(&shown));
-    Err(Failure::input(message).hint("write https://HOST/PATH, or file:///PATH"))
-}
-
 /// Begins to read an origin in a thread of its own; gives its length where that is known, and its pieces.
-async fn read(origin: &str) -> (Option<u64>, mpsc::Receiver<Piece>) {
+async fn read(origin: &Source) -> (Option<u64>, mpsc::Receiver<Piece>) {
     let (sender, pieces) = mpsc::channel(PIECES_MAX);
     let (opened, length) = tokio::sync::oneshot::channel();
-    let (origin, shown) = (origin.to_string(), without_secrets(origin).into_owned());
-    std::thread::spawn(move || match origin::open(&origin) {
+    let (part, shown) = (origin.part.clone(), origin.shown.clone());
+    std::thread::spawn(move || match part.open() {
         Ok((length, reader)) => {
             let _ = opened.send(length);
             copy(&shown, reader, length, &sender);
