@@ -5,8 +5,9 @@
 mod common;
 
 use common::cluster::{Cluster, Daemon};
+use common::hub::ask;
 use common::{Place, Ran, end, noise, signal};
-use polycast_testing::until;
+use polycast_testing::{free_port, until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs::{self, File};
@@ -432,4 +433,41 @@ fn versions_replace_nothing_of_the_users() {
     assert_eq!((shown.status, shown.stdout.as_str()), (0, "version one"), "{}", shown.stderr);
     let both = cluster.at("b", &["subscribe", "files", "--once", "--out", "-"]);
     assert!(both.status == 1 && both.stderr.contains("--json"), "{}", both.stderr);
+}
+
+/// Hosts ask within moments of each other, and not at the same one.
+#[test]
+fn those_who_ask_one_after_the_other_are_added_to_one_transfer() {
+    const NAMES: [&str; 8] = ["b", "c", "d", "e", "f", "g", "h", "i"];
+    let (place, port) = (Place::new(), free_port());
+    let watched = place.file("watched.toml", format!("http = '127.0.0.1:{port}'\n").as_bytes());
+    let manager = place.file(
+        "manager.toml",
+        b"silence-ms = 60000\n[objects]\nwindow-ms = 1\nsettle-ms = 300\n[ip-multicast]\nrate = '80mbit'\n",
+    );
+    let managers = vec![Daemon::manager("127.0.0.1:0", &["--config", &manager])];
+    let cluster = Cluster::of(place, managers, &NAMES);
+    let address = cluster.managers[0].address();
+    let _source = Daemon::agent_with(&cluster.place, address, "a", &["--config", &watched]);
+    let version = cluster.place.file("version", &noise(30_000_001));
+    let published = cluster.at("a", &["publish", "policy", &version]);
+    assert_eq!(published.status, 0, "{}", published.stderr);
+    let begun = NAMES.map(|name| {
+        let out = cluster.place.path(&format!("out-{name}"));
+        std::thread::sleep(Duration::from_millis(5));
+        cluster.begin(name, &["subscribe", "policy", "--once", "--out", &out])
+    });
+    for (name, child) in NAMES.iter().zip(begun) {
+        let ran = end(child);
+        assert_eq!(ran.status, 0, "{}", ran.stderr);
+        assert!(fs::read(cluster.place.path(&format!("out-{name}"))).unwrap() == noise(30_000_001));
+    }
+    let ended = || {
+        let page = ask(&format!("http://127.0.0.1:{port}/metrics"), "GET", "", &[]).body;
+        let page = String::from_utf8(page).unwrap();
+        let lines = page.lines().filter(|line| line.starts_with("polycast_sends_total"));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>()
+    };
+    until("the transfers have ended", || ended() >= 1.0);
+    assert!(ended() < 3.0, "{} transfers to {} hosts", ended(), NAMES.len());
 }

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// Time that a transfer may take until receivers can be added to it.
 const ADD_WITHIN: Duration = Duration::from_millis(500);
+/// Time that others may take who are added at the same moment, one after the other: each some 20 ms.
+const OTHERS_WITHIN: Duration = Duration::from_secs(5);
 /// Interval between the attempts to add them.
 const ADD_AGAIN: Duration = Duration::from_millis(25);
 
@@ -99,8 +101,8 @@ impl Objects {
         loop {
             match self.sends.extend((object, User::agent()), None, receivers.to_vec(), Vec::new()).await {
                 Ok(_) => return Some(watcher),
-                // It has asked for its path just now.
-                Err(refusal) if refusal.kind == Kind::ManagerUnreachable && begun.elapsed() < ADD_WITHIN => {
+                // It has asked for its path just now, or others are being added.
+                Err(refusal) if is_passing(refusal.kind, begun.elapsed()) => {
                     tokio::time::sleep(ADD_AGAIN).await;
                 }
                 Err(refusal) => {
@@ -109,5 +111,14 @@ impl Objects {
                 }
             }
         }
+    }
+}
+
+/// Returns true if receivers that cannot be added may be so in a moment.
+fn is_passing(kind: Kind, waited: Duration) -> bool {
+    match kind {
+        Kind::ManagerUnreachable => waited < ADD_WITHIN,
+        Kind::Full => waited < OTHERS_WITHIN,
+        _ => false,
     }
 }
