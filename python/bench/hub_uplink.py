@@ -1,10 +1,12 @@
-"""Hosts that ask for one file of a hub at the same moment, behind a link that is slower than theirs. Linux, root.
+"""Hosts that ask for one file of a hub, or one layer of an image, at the same moment, behind a link that may be slower than theirs. Linux, root.
 
     python hub_uplink.py --program target/release/polycast [--hosts 6] [--megabytes 300] [--uplink 100mbit] [--rate 1gbit] [--client VENV/bin/python]
+    python hub_uplink.py --program target/release/polycast --image --hosts 8 --megabytes 2000 --uplink 1gbit
 
 Each host has an agent with a hub endpoint and a client, in a network namespace behind a link of that rate; the hub, which gives one model of one file, is
 on a host of its own behind the uplink. Clients are of the standard library; with `--client` they are that Python's huggingface_hub
-(`snapshot_download`). `--alone` leaves out the agents: each client asks the hub itself. Prints JSON: seconds of each client and of
+(`snapshot_download`). With `--image` it is a registry with an image of one layer, agents are its mirrors, and clients, which keep no bytes, get
+manifest and layer as runtimes do. `--stores DIR` keeps the agents' stores there in place of memory. `--alone` leaves out the agents: each client asks the hub itself. Prints JSON: seconds of each client and of
 the hub until it had given all, how much of the file it had given when each client had its first byte (standard library only), and the bytes that it has given
 over those of the file.
 """
@@ -31,6 +33,7 @@ import hosts
 
 COMMIT = "a" * 40
 FILE = "model.safetensors"
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 PIECE = 1 << 16
 REAL = """
 import sys, huggingface_hub
@@ -43,8 +46,11 @@ class Hub(http.server.ThreadingHTTPServer):
 
     def __init__(self, at: str, content: bytes) -> None:
         super().__init__((at, 8000), Answers)
-        self.content, self.given, self.reads, self.ended = content, 0, 0, 0.0
+        self.at, self.content, self.given, self.reads, self.ended = at, content, 0, 0, 0.0
         self.digest = hashlib.sha256(content).hexdigest()
+        layer = {"mediaType": "application/vnd.oci.image.layer.v1.tar", "digest": f"sha256:{self.digest}", "size": len(content)}
+        self.manifest = json.dumps({"schemaVersion": 2, "mediaType": MANIFEST, "layers": [layer]}).encode()
+        self.manifest_digest = "sha256:" + hashlib.sha256(self.manifest).hexdigest()
         self.lock = threading.Lock()
 
 
@@ -76,6 +82,14 @@ class Answers(http.server.BaseHTTPRequestHandler):
         if path.endswith(f"/resolve/{COMMIT}/{FILE}") or path.endswith(f"/resolve/main/{FILE}"):
             linked = {"X-Linked-Etag": f'"{hub.digest}"', "X-Linked-Size": str(size), "ETag": f'"{hub.digest}"', "X-Repo-Commit": COMMIT}
             self.answer(200, linked, size)
+            if self.command == "GET":
+                self.give()
+        elif path == "/v2/org/m/manifests/1" or path == f"/v2/org/m/manifests/{hub.manifest_digest}":
+            self.answer(200, {"Content-Type": MANIFEST, "Docker-Content-Digest": hub.manifest_digest}, len(hub.manifest))
+            if self.command == "GET":
+                self.wfile.write(hub.manifest)
+        elif path == f"/v2/org/m/blobs/sha256:{hub.digest}":
+            self.answer(200, {"Docker-Content-Digest": f"sha256:{hub.digest}"}, size)
             if self.command == "GET":
                 self.give()
         elif "/revision/" in path:
@@ -116,6 +130,7 @@ class Client(threading.Thread):
     def __init__(self, host: int, at: str, hub: Hub, folder: Path, begin: threading.Barrier, python: str | None) -> None:
         super().__init__(daemon=True)
         self.host, self.at, self.hub, self.folder, self.begin, self.python = host, at, hub, folder, begin, python
+        self.is_image, self.registry = False, f"{hub.at}:8000"
         self.seconds, self.first, self.began, self.fault = 0.0, 0.0, 0.0, "it has not ended"
 
     def run(self) -> None:
@@ -131,9 +146,14 @@ class Client(threading.Thread):
     def plain(self) -> None:
         address = urllib.parse.urlsplit(self.at)
         line = http.client.HTTPConnection(address.netloc, timeout=60)
-        line.request("GET", f"{address.path}/org/m/resolve/main/{FILE}")
+        path, kept = f"{address.path}/org/m/resolve/main/{FILE}", self.folder / f"out-{self.host}"
+        if self.is_image:
+            line.request("GET", f"{address.path}/v2/org/m/manifests/1?ns={self.registry}", headers={"Accept": MANIFEST})
+            layer = json.loads(line.getresponse().read())["layers"][0]["digest"]
+            path, kept = f"{address.path}/v2/org/m/blobs/{layer}?ns={self.registry}", Path(os.devnull)
+        line.request("GET", path)
         response, digest, size = line.getresponse(), hashlib.sha256(), 0
-        with (self.folder / f"out-{self.host}").open("wb") as out:
+        with kept.open("wb") as out:
             while piece := response.read(1 << 20):
                 if not size:
                     self.first = self.hub.given / len(self.hub.content)
@@ -177,17 +197,19 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, object]:
             line = [options.program, "manager", "--insecure", "--listen", manager]
             children.append(started(0, folder / "manager.log", line, "listens on"))
             config = folder / "agent.toml"
-            config.write_text(f'[hub]\nlisten = "127.0.0.1:7481"\nupstream = "{upstream}"\n')
+            config.write_text(f'[hub]\nlisten = "127.0.0.1:7481"\nupstream = "{upstream}"\n[oci]\nlisten = "127.0.0.1:7482"\nregistries = ["{upstream}"]\n')
             for host in range(count):
                 line = [options.program, "agent", "--insecure", "--manager", manager, "--interface", hosts.DEVICE, "--name", f"host-{host}"]
-                line += ["--socket", str(folder / f"{host}.sock"), "--store", str(folder / f"store-{host}"), "--config", str(config)]
+                store = Path(options.stores or folder) / f"store-{host}"
+                line += ["--socket", str(folder / f"{host}.sock"), "--store", str(store), "--config", str(config)]
                 children.append(started(host, folder / f"agent-{host}.log", line, "listens on"))
             # The manager waits for its agents before it tells one to read.
             time.sleep(6)
-        endpoint = upstream if options.alone else "http://127.0.0.1:7481/hf"
+        endpoint = upstream if options.alone else "http://127.0.0.1:7482" if options.image else "http://127.0.0.1:7481/hf"
         begin = threading.Barrier(count)
         clients = [Client(host, endpoint, hubs[0], folder, begin, options.client) for host in range(count)]
         for client in clients:
+            client.is_image = options.image
             client.start()
         for client in clients:
             client.join()
@@ -225,6 +247,8 @@ def main() -> None:
     parser.add_argument("--uplink", default="100mbit")
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--client", help="a Python with huggingface_hub")
+    parser.add_argument("--image", action="store_true", help="a registry, and an image of one layer")
+    parser.add_argument("--stores", help="a folder for the agents' stores")
     parser.add_argument("--alone", action="store_true", help="without agents")
     parser.add_argument("--logs", action="store_true", help="print the daemons' logs")
     options = parser.parse_args()
