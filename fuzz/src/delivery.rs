@@ -114,6 +114,7 @@ pub fn overlay_upstreams(bytes: &[u8]) {
                 assert!(open.contains(&id) && !groups.is_empty());
                 assert!(groups.iter().all(|group| *group < GROUPS), "{groups:?}");
             }
+            UpstreamsOutput::Finish(id) => assert!(open.contains(&id), "{id:?} is not open"),
             UpstreamsOutput::Close(id) => assert!(open.remove(&id), "{id:?} is not open"),
             UpstreamsOutput::Lacks(ranges) => {
                 assert!(ranges.iter().all(|range| !range.is_empty() && range.end <= GROUPS), "{ranges:?}");

@@ -457,18 +457,10 @@ impl World {
             Event::Sent(conn, bytes, whole) => self.sent(conn, bytes, whole),
             Event::Crossed(conn, bytes, whole, passed) => self.cross(conn, bytes, whole, passed),
             Event::Taken(conn, bytes, whole) => self.taken(conn, bytes, whole),
-            Event::Finished(conn) => {
-                self.conns[conn].is_ending = true;
-                self.end_if_sent(conn);
-            }
+            Event::Finished(conn) => self.finish(conn),
             Event::Due(server) => self.send(server),
             Event::Arrived(conn, bytes, whole) => self.arrive(conn, bytes, whole),
-            Event::Ended(conn) => {
-                let Conn { client, id, .. } = self.conns[conn];
-                if self.nodes[client].conns.get(&id) == Some(&conn) {
-                    self.hear(client, Input::Closed(id, Fault::Ended));
-                }
-            }
+            Event::Ended(conn) => self.ended(conn),
             Event::Lost(at, other, fault) => self.lost(at, other, fault),
             Event::Lacks(at, ranges) => self.lacks(at, ranges),
             Event::Tick(at) => {
@@ -617,6 +609,20 @@ impl World {
         if !news.is_empty() {
             let ranges = news.into_iter().map(|range| (range.start, range.end)).collect();
             self.after(LATENCY, Event::Holds(conn, ranges));
+        }
+    }
+
+    /// The client of a connection takes no more by it than what was sent.
+    fn finish(&mut self, conn: usize) {
+        self.conns[conn].is_ending = true;
+        self.end_if_sent(conn);
+    }
+
+    /// A connection has ended: its client learns of it.
+    fn ended(&mut self, conn: usize) {
+        let Conn { client, id, .. } = self.conns[conn];
+        if self.nodes[client].conns.get(&id) == Some(&conn) {
+            self.hear(client, Input::Closed(id, Fault::Ended));
         }
     }
 

@@ -15,39 +15,40 @@ use alloc::vec::Vec;
 use polycast_types::{Duration, Time};
 use polycast_wire::control::Fault;
 
-/// Most lanes to one candidate, and to all together. Clouds limit flows to a tenth or a twentieth of what a host
-/// has; a source with eight takers serves 64 connections.
+/// Most lanes to one candidate, and to all together. Clouds limit flows to a tenth or a twentieth of what a
+/// host has; a source with eight takers serves 64 connections.
 const LANES_MAX: usize = 16;
 const ALL_LANES_MAX: usize = 64;
 /// Bytes are counted over so long: many round trips inside a data center, and some groups at 100 Mbit/s.
 const WINDOW: Duration = Duration::from_millis(100);
 /// A trial ends after so many windows: new connections begin slowly, and a limit lets the first bytes pass.
 const TRIAL_WINDOWS: u32 = 5;
-/// It ends after so many where no more than so many twentieths of what came before come: the path is full.
+/// It ends after so many of them if no more comes than so many twentieths of what came before it: the path is
+/// full.
 const FULL: (u32, u64) = (2, 21);
-/// Where the rate changes from window to window, the mean of so many counts: one that has lost much at a limit
-/// stands still for 200 ms, TCP's shortest timeout.
+/// Number of windows whose mean counts if the rate changes from one to the next: a flow that has lost much at
+/// a limit stands still for 200 ms, TCP's shortest timeout.
 const ROUGH_WINDOWS: u32 = 8;
-/// Each lane has to bring so many tenths of what one alone brought; the second where the rate changes from
+/// Each lane has to bring so many tenths of what one alone brought; the second if the rate changes from
 /// window to window, and a mean is that much off.
 const KEPT_TENTHS: (u64, u64) = (9, 8);
-/// Lanes are given up where each brings less than so many tenths of that in the mean of [`ROUGH_WINDOWS`]:
-/// other traffic has come, or a trial was wrong.
+/// Lanes are given up if each brings less than so many tenths of that in the mean of [`ROUGH_WINDOWS`]: other
+/// traffic has come, or a trial was wrong.
 const HELD_TENTHS: (u64, u64) = (8, 7);
-/// Something is requested all the time where it is for so many tenths of it.
+/// Something is requested all the time if it is for so many tenths of it.
 const BUSY_TENTHS: u64 = 9;
 /// The next trial after one that did not help comes so much later, and twice as late each time.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// Where less than so many tenths come of what came during one that did not help, the next one may come so
-/// soon: what all could not pass then is not what holds this end now.
+/// The next one may come after the first pause if less than so many tenths come of what came during one that
+/// did not help: what was full then is not what holds this end now.
 const HUNGRY_TENTHS: u64 = 9;
-/// Lanes are for receivers that know so few other ones: with more of them a receiver has five connections, and
-/// what each brings changes with what the others do, so that trials go wrong (`tests/overlay`, where one stops
-/// or none can be reached: up to half as long again).
+/// Lanes are for receivers that know so few other ones. With more of them a receiver has five connections,
+/// and each brings more or less as the others do, so that trials go wrong (`tests/overlay`, with all receivers
+/// that try: half as long again beside one that stops, 1.4 times as long if none can be reached).
 const MEMBERS_MAX: usize = 2;
 /// None begins so soon after this end has said that groups lack.
 const AFTER_LACKING: Duration = Duration::from_millis(500);
-/// None begins where all that is missing comes within so long.
+/// None begins if all that is missing comes within so long.
 const REST_MIN: Duration = Duration::from_secs(1);
 
 /// Bytes that have come from a candidate, and the time in which something was requested, summed over its
@@ -81,7 +82,7 @@ impl Row {
     }
 }
 
-/// What one window has shown of a candidate.
+/// Finding of one window about a candidate.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     /// Bytes a second of each lane while something was requested of it.
@@ -94,8 +95,8 @@ struct Seen {
 #[derive(Clone, Copy, Debug)]
 struct Window {
     since: Time,
-    /// Set if it, or the one before, is far longer than it should be: this end has stood still, and then taken
-    /// what waited.
+    /// Set if it, or the one before, is far longer than it should be: this end has stood still, and then
+    /// taken what waited.
     is_late: bool,
     /// Bytes a second that came from all candidates, and in the mean of the last windows.
     all: u64,
@@ -205,7 +206,7 @@ pub(super) struct Lanes {
     counted: Sums,
     /// Sums of lanes that are closed.
     past: Sums,
-    /// What the window before showed.
+    /// Finding of the window before.
     before: Option<Seen>,
     /// Set if this end took nothing in for a while since the window began.
     is_held_up: bool,
@@ -270,8 +271,8 @@ impl Lanes {
         }
     }
 
-    /// Returns true if each of several lanes brings what one alone did: those that do not may have to be given
-    /// up before more are tried.
+    /// Returns true if each of several lanes brings what one alone did: those that do not may have to be
+    /// given up before more are tried.
     fn brings_enough(&self, seen: Seen) -> bool {
         match self.is_rough {
             _ if self.wanted == 1 => true,
@@ -281,8 +282,8 @@ impl Lanes {
         }
     }
 
-    /// Learns how much one lane alone brings: from two windows that are alike, or from many. A connection that
-    /// still becomes faster says nothing of others.
+    /// Learns how much one lane alone brings: from two windows that are alike, or from many. A connection
+    /// that still becomes faster says nothing of others.
     fn learn(&mut self, before: Option<Seen>, seen: Seen) {
         let is_like = |before: &Seen| before.is_busy && before.each.abs_diff(seen.each) <= before.each / 8;
         let like = before.filter(|before| seen.is_busy && is_like(before));
@@ -557,7 +558,7 @@ impl Upstreams {
                 if let Some(first) = self.upstreams.get_mut(&first) {
                     let past = &mut first.lanes_mut().past;
                     past.bytes += gone.rate.total();
-                    past.busy = past.busy + gone.rate.busy();
+                    past.busy = past.busy + gone.rate.total_busy();
                 }
             }
         }

@@ -67,7 +67,7 @@ impl RateMeter {
     }
 
     /// Time in which something was asked for, in all, as far as it is counted.
-    pub(super) fn busy(&self) -> Duration {
+    pub(super) fn total_busy(&self) -> Duration {
         self.total_busy
     }
 

@@ -85,7 +85,7 @@ fn seeds() -> impl Iterator<Item = (u64, u64)> {
     (0..24).map(|seed| (mix(seed, 9, 9), seed % 4))
 }
 
-/// Where each flow is limited, as many as fill the path are opened, and no more are kept.
+/// As many flows as fill the path are opened if each is limited, and no more are kept.
 #[test]
 fn limited_flows_fill_the_path() {
     for (seed, percent) in seeds() {
@@ -99,7 +99,7 @@ fn limited_flows_fill_the_path() {
     }
 }
 
-/// Where the path is full with one flow, there is one nearly all the time.
+/// One flow is there nearly all the time if it fills the path.
 #[test]
 fn one_lane_stays_on_a_path_that_it_fills() {
     for (seed, percent) in seeds() {
@@ -129,7 +129,7 @@ fn flows_beside_it_keep_their_share() {
     }
 }
 
-/// When others come, lanes that bring too little are given up.
+/// Lanes that bring too little are given up as soon as others come.
 #[test]
 fn lanes_are_given_up_when_others_come() {
     for (seed, _) in seeds() {
