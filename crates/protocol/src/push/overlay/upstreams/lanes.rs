@@ -43,8 +43,8 @@ const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 /// did not help: what was full then is not what holds this end now.
 const HUNGRY_TENTHS: u64 = 9;
 /// Lanes are for receivers that know so few other ones. With more of them a receiver has five connections,
-/// and each brings more or less as the others do, so that trials go wrong (`tests/overlay`, with all receivers
-/// that try: half as long again beside one that stops, 1.4 times as long if none can be reached).
+/// and each brings more or less as the others do, so that trials go wrong (`tests/overlay`, if all receivers
+/// try: half as long again beside one that stops, 1.4 times as long if none can be reached).
 const MEMBERS_MAX: usize = 2;
 /// None begins so soon after this end has said that groups lack.
 const AFTER_LACKING: Duration = Duration::from_millis(500);
