@@ -380,6 +380,9 @@ impl Upstreams {
     fn take_candidates(&mut self, candidates: &[Candidate]) {
         let members = candidates.iter().filter(|candidate| !candidate.is_source).count();
         self.counting.members = self.counting.members.max(members);
+        if self.next_id == 0 {
+            self.counting.had_channel = self.verified.count > 0;
+        }
         let gone = |upstream: &Upstream| !candidates.contains(&upstream.candidate);
         let gone: Vec<UpstreamId> =
             self.upstreams.iter().filter(|(_, upstream)| gone(upstream)).map(|(id, _)| *id).collect();

@@ -157,6 +157,9 @@ pub(super) struct Counting {
     pub(super) came: u64,
     /// Most candidates beside the source that there were at a time.
     pub(super) members: usize,
+    /// Set if groups were here before the first candidates: by the data channel, which has left this end
+    /// behind. Its path is narrow, and more lanes would only bring late what lacks then.
+    pub(super) had_channel: bool,
     /// End of the last window, and the bytes that had come by then.
     window: (Time, u64),
     /// Set if that was late.
@@ -171,7 +174,16 @@ pub(super) struct Counting {
 impl Counting {
     /// Nothing has come.
     pub(super) fn new(seed: u64) -> Self {
-        Counting { came: 0, members: 0, window: (Time::ZERO, 0), was_late: true, mean: 0, ceiling: 0, seed }
+        Counting {
+            came: 0,
+            members: 0,
+            had_channel: false,
+            window: (Time::ZERO, 0),
+            was_late: true,
+            mean: 0,
+            ceiling: 0,
+            seed,
+        }
     }
 }
 
@@ -395,7 +407,7 @@ impl Upstreams {
         let ended = self.upstreams.iter().filter(|(_, lane)| has_ended(lane)).map(|(id, _)| *id);
         let ended: Vec<UpstreamId> = ended.collect();
         ended.into_iter().for_each(|id| drop(self.drop_upstream(id)));
-        if self.counting.members > MEMBERS_MAX {
+        if self.counting.members > MEMBERS_MAX || self.counting.had_channel {
             return;
         }
         let Some(window) = self.next_window(now) else { return };
