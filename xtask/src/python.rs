@@ -10,13 +10,15 @@ use std::process::{Command, ExitCode};
 /// Set where the program is built already.
 pub(crate) const BUILT: &str = "POLYCAST_BUILT";
 /// Packages that the tests need beside ours.
-const TOOLS: [&str; 14] = [
+const TOOLS: [&str; 16] = [
+    "boto3",
     "distributed",
     "fsspec",
     "grpcio",
     "grpcio-tools",
     "huggingface_hub",
     "maturin>=1.16,<2",
+    "moto[server]",
     "ml_dtypes",
     "mypy",
     "numpy",
