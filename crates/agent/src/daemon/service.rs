@@ -46,7 +46,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::UdsConnectInfo;
@@ -54,6 +54,9 @@ use tonic::{Request, Response, Status, Streaming};
 
 /// Events that a slow watcher may have waiting; after that it sees the latest state only.
 const EVENTS_MAX: usize = 4;
+/// Time for which the answer to a subscription waits for the manager, which answers at once; one of an earlier
+/// version says nothing of a topic that has no version.
+const MANAGER_ANSWERS: Duration = Duration::from_secs(1);
 /// Bits of a number that is drawn: programs that read JSON numbers as floating-point ones keep it.
 const DRAWN_BITS: u32 = 53;
 
@@ -651,7 +654,10 @@ impl Agent for Service {
         convert::check_name("a topic", &request.topic)?;
         let (events, stream) = mpsc::channel(EVENTS_MAX);
         let call = self.call(request.caller.as_ref(), user)?;
-        tokio::spawn(Arc::clone(&self.objects).subscribe((app, user), request.topic, events));
+        let (known, is_known) = oneshot::channel();
+        tokio::spawn(Arc::clone(&self.objects).subscribe((app, user), request.topic, events, known));
+        // What is published after this answer is for the caller, too.
+        let _ = tokio::time::timeout(MANAGER_ANSWERS, is_known).await;
         Ok(Told::by(stream, call))
     }
 }

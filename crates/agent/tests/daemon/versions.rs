@@ -64,6 +64,25 @@ async fn publish(world: &World, source: &Session, number: u64, bytes: &[u8]) -> 
     (published.sent_bytes, published.spared_bytes)
 }
 
+/// A subscription that was answered is one that the manager knows of, however busy its machine is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_published_after_a_subscription_is_for_it() {
+    let settings = "[objects]\nsettle-ms = 100\n[ip-multicast]\npool = '239.255.76.0/24'\nport = 17431";
+    let (manager, world, agents) = cluster(settings, ["a", "b"]).await;
+    let (source, b) = (agents[0].session(1).await, agents[1].session(1).await);
+    let path = world.file("weights", &noise(1_000));
+    source.add_as(DataId(1), &path, "weights").await.unwrap();
+    let mut subscribed = Vec::new();
+    for topic in 0..10 {
+        let topic = format!("topic-{topic}");
+        subscribed.push(b.subscribe(&topic).await.unwrap());
+        let published = source.publish(&topic, None, DataId(1), Some(LONG)).await.unwrap();
+        assert_eq!(published.have, ["b"], "{topic}: {published:?}");
+    }
+    drop(subscribed);
+    stopped(agents, manager).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn of_a_version_only_what_has_changed_is_sent() {
     const GROUPS: usize = 200;

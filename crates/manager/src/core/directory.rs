@@ -178,7 +178,7 @@ fn news(output: DirectoryOutput) -> (AgentKey, News) {
             (agent, News::Denied(api::WishDenied { object: object_ref(object), kind, reason }))
         }
         DirectoryOutput::News { agent, topic, version, committed } => {
-            let version = topic_version(&version);
+            let version = version.as_ref().and_then(topic_version);
             (agent, News::Topic(api::TopicNews { topic, version, committed }))
         }
         DirectoryOutput::Published { agent, topic, number, have, missing } => {

@@ -352,7 +352,7 @@ proptest! {
                             prop_assert!(!receivers.contains(&one.name), "{} has it", one.name);
                         }
                     }
-                    DirectoryOutput::News { topic, version, committed: true, agent } => {
+                    DirectoryOutput::News { topic, version: Some(version), committed: true, agent } => {
                         let before = last.insert(topic.clone(), version.number).unwrap_or(0);
                         prop_assert!(before <= version.number || directory.committed(&topic).is_none_or(
                             |known| known.number == version.number), "{} goes back", topic);
@@ -379,6 +379,11 @@ fn publish(of: u64, topic: &str, number: u64, what: u64) -> DirectoryInput {
 
 fn subscribe(of: u64, topic: &str) -> DirectoryInput {
     DirectoryInput::Subscribe { agent: agent(of), app: AppId::default(), topic: topic.into() }
+}
+
+/// The answer to it where nothing was published.
+fn subscribed(of: u64, topic: &str) -> DirectoryOutput {
+    DirectoryOutput::News { agent: agent(of), topic: topic.into(), version: None, committed: false }
 }
 
 /// Returns the messages that a directory sends at once in reply to an input.
@@ -439,7 +444,7 @@ fn versions_rise_one_at_a_time() {
     for publisher in [0, 3] {
         assert!(told.contains(&published(publisher, 5, &[1], &[])), "{told:?}");
     }
-    let version = Version { number: 5, object: object(2) };
+    let version = Some(Version { number: 5, object: object(2) });
     let news = DirectoryOutput::News { agent: agent(1), topic: topic(), version, committed: true };
     assert!(told.contains(&news), "{told:?}");
     // One that comes later and has not got it is named where it is published again.
@@ -454,7 +459,7 @@ fn versions_rise_one_at_a_time() {
 fn topics_without_subscribers_and_versions_take_no_place() {
     let config = DirectoryConfig { topics_max: 2, ..DirectoryConfig::default() };
     let mut directory = Directory::new(config, Time::ZERO, 0);
-    assert_eq!(said(&mut directory, subscribe(0, "a")), []);
+    assert_eq!(said(&mut directory, subscribe(0, "a")), [subscribed(0, "a")]);
     said(&mut directory, have(1, 1));
     said(&mut directory, publish(1, "b", 1, 1));
     let full = refused(2, None, TopicRefusal::Full(2));
@@ -467,9 +472,9 @@ fn topics_without_subscribers_and_versions_take_no_place() {
         "another one is still there"
     );
     said(&mut directory, DirectoryInput::Unsubscribe { agent: agent(0), topic: "a".into() });
-    assert_eq!(said(&mut directory, subscribe(2, "t")), []);
+    assert_eq!(said(&mut directory, subscribe(2, "t")), [subscribed(2, "t")]);
     let other = || DirectoryInput::Subscribe { agent: agent(3), app: AppId::default(), topic: "t".into() };
-    assert_eq!(said(&mut directory, other()), []);
+    assert_eq!(said(&mut directory, other()), [subscribed(3, "t")]);
     said(&mut directory, DirectoryInput::Gone { agent: agent(2) });
     assert_eq!(directory.topics.len(), 2, "one of two is left");
     said(&mut directory, DirectoryInput::Gone { agent: agent(3) });
@@ -541,13 +546,13 @@ fn subscriptions_have_a_limit() {
     let config = DirectoryConfig { wishes_max: 2, ..DirectoryConfig::default() };
     let mut directory = Directory::new(config, Time::ZERO, 0);
     for _ in 0..3 {
-        assert_eq!(said(&mut directory, subscribe(0, "t")), []);
+        assert_eq!(said(&mut directory, subscribe(0, "t")), [subscribed(0, "t")]);
     }
-    assert_eq!(said(&mut directory, subscribe(1, "t")), []);
+    assert_eq!(said(&mut directory, subscribe(1, "t")), [subscribed(1, "t")]);
     assert_eq!(said(&mut directory, subscribe(2, "t")), [refused(2, None, TopicRefusal::Full(2))]);
     said(&mut directory, DirectoryInput::Unsubscribe { agent: agent(0), topic: "t".into() });
     said(&mut directory, DirectoryInput::Unsubscribe { agent: agent(0), topic: "t".into() });
-    assert_eq!(said(&mut directory, subscribe(2, "t")), []);
+    assert_eq!(said(&mut directory, subscribe(2, "t")), [subscribed(2, "t")]);
     assert_eq!(said(&mut directory, subscribe(0, "t")), [refused(0, None, TopicRefusal::Full(2))]);
 }
 
@@ -757,7 +762,8 @@ fn what_is_not_said_again_is_over() {
         directory.handle(ms(20_000), want(1, 2));
         directory.handle(ms(20_000), want(2, 1));
         directory.handle(ms(20_000), subscribe(1, "t"));
-        assert_eq!(spoken(&mut directory, 20_000..20_100), [(20_000, serve(0, 1, 1, &[2]))]);
+        let told = [(20_000, subscribed(1, "t")), (20_000, serve(0, 1, 1, &[2]))];
+        assert_eq!(spoken(&mut directory, 20_000..20_100), told);
         for number in [0, 1] {
             directory.handle(ms(21_000), DirectoryInput::Arrived { agent: agent(number) });
         }
@@ -770,7 +776,8 @@ fn what_is_not_said_again_is_over() {
         for number in [0, 1] {
             directory.handle(ms(21_002), DirectoryInput::Told { agent: agent(number) });
         }
-        assert_eq!(spoken(&mut directory, 21_000..21_100), []);
+        let told = if says { vec![(21_000, subscribed(1, "t"))] } else { Vec::new() };
+        assert_eq!(spoken(&mut directory, 21_000..21_100), told);
         assert_eq!(directory.holders(object(1)).count(), usize::from(says));
         assert_eq!(directory.serves.contains_key(&1), says, "it sends no more");
         directory.handle(ms(22_000), have(3, 2));
@@ -875,7 +882,7 @@ fn one_agent_leaves_room_for_the_others() {
         said(&mut directory, known(topic, if topic < 3 { 1 } else { 2 }));
     }
     assert_eq!(directory.topics.len(), 200);
-    assert_eq!(said(&mut directory, subscribe(1, "mine")), []);
+    assert_eq!(said(&mut directory, subscribe(1, "mine")), [subscribed(1, "mine")]);
     // It counts by its name: one that begins anew has no more.
     let again = AgentKey { incarnation: 2, ..agent(0) };
     let version = Version { number: 1, object: object(1) };
@@ -945,7 +952,7 @@ fn a_subscriber_that_comes_after_the_commit_hears_what_is_about_to_come() {
     let version = Version { number: 3, object: object(1) };
     assert_eq!(directory.committed("t"), Some(&version));
     let news = |committed| {
-        let (topic, version) = ("t".to_string(), version.clone());
+        let (topic, version) = ("t".to_string(), Some(version.clone()));
         DirectoryOutput::News { agent: agent(1), topic, version, committed }
     };
     assert_eq!(said(&mut directory, subscribe(1, "t")), [news(false), serve(0, 1, 1, &[1])]);
@@ -957,4 +964,15 @@ fn a_subscriber_that_comes_after_the_commit_hears_what_is_about_to_come() {
     directory.handle(ms(51_000), have(1, 1));
     assert_eq!(outputs(&mut directory, ms(51_000)), [news(true)]);
     assert_eq!(directory.server(&agent(1), object(1)), None);
+}
+
+/// A subscriber hears at once that it is one, also where nothing has been published: what is published after
+/// that is for it, too.
+#[test]
+fn a_subscriber_hears_that_it_is_one() {
+    let mut directory = settled(2);
+    for _ in 0..2 {
+        // Its agent may have lost the first answer.
+        assert_eq!(said(&mut directory, subscribe(1, "t")), [subscribed(1, "t")]);
+    }
 }

@@ -88,7 +88,12 @@ impl Directory {
                 let member = self.members.entry(agent.clone()).or_default();
                 member.topics.insert(topic.clone());
                 member.stale_topics.remove(&topic);
-                return self.stage_at(now, &agent, &topic);
+                let told = self.outputs.len();
+                self.stage_at(now, &agent, &topic);
+                if self.outputs.len() == told {
+                    self.news(&agent, &topic, None, false);
+                }
+                return;
             }
         };
         self.outputs.push_back(DirectoryOutput::TopicRefused { agent, topic, number: None, why });
@@ -101,17 +106,17 @@ impl Directory {
         let committed = found.committed.clone();
         if let Some(version) = committed {
             if self.has(agent, version.object) {
-                self.news(agent, topic, version, true);
+                self.news(agent, topic, Some(version), true);
             } else if staged.is_none() {
                 // It hears what it waits for, so that it can say when nothing of it comes.
                 let object = version.object;
-                self.news(agent, topic, version, false);
+                self.news(agent, topic, Some(version), false);
                 self.want_for(now, agent, topic, object);
             }
         }
         if let Some(version) = staged {
             let object = version.object;
-            self.news(agent, topic, version, false);
+            self.news(agent, topic, Some(version), false);
             if !self.has(agent, object) {
                 if let Some(staging) = self.topics.get_mut(topic).and_then(|found| found.staging.as_mut()) {
                     staging.awaited.insert(agent.clone());
@@ -125,7 +130,7 @@ impl Directory {
         self.entries.get(&object).is_some_and(|entry| entry.copies.has(agent))
     }
 
-    fn news(&mut self, agent: &AgentKey, topic: &str, version: Version, committed: bool) {
+    fn news(&mut self, agent: &AgentKey, topic: &str, version: Option<Version>, committed: bool) {
         let (agent, topic) = (agent.clone(), topic.to_string());
         self.outputs.push_back(DirectoryOutput::News { agent, topic, version, committed });
     }
@@ -247,7 +252,7 @@ impl Directory {
                 staging.missing.remove(&agent.name);
             }
             if let Some(version) = committed {
-                self.news(agent, &topic, version, true);
+                self.news(agent, &topic, Some(version), true);
             }
             self.look_at_topic(now, &topic);
         }
@@ -357,7 +362,7 @@ impl Directory {
         let have = self.subscribers_with(topic, version.object);
         for agent in &subscribers {
             if self.has(agent, version.object) {
-                self.news(agent, topic, version.clone(), true);
+                self.news(agent, topic, Some(version.clone()), true);
             } else {
                 // One that had it is not waited for; here it has lost it again.
                 missing.entry(agent.name.clone()).or_insert(Missed::NotKept);

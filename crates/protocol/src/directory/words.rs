@@ -240,14 +240,14 @@ pub enum DirectoryOutput {
         /// Reason.
         why: WishRefusal,
     },
-    /// To a subscriber.
+    /// To a subscriber. The first one says that versions published from now on are for this agent, too.
     News {
         /// The agent.
         agent: AgentKey,
         /// The topic's name.
         topic: String,
-        /// The version.
-        version: Version,
+        /// The version; `None` where none has been published.
+        version: Option<Version>,
         /// Set if it is committed: all agents that could get it have it, and so has this one. Otherwise it is
         /// about to come.
         committed: bool,

@@ -14,7 +14,7 @@ use polycast_types::{AppId, ObjectId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
 
 /// Topics that processes here may subscribe to.
@@ -58,6 +58,8 @@ struct TopicStanding {
     /// The one before the last.
     previous: Option<(u64, ObjectId)>,
     refused: Option<Refusal>,
+    /// The manager knows of the subscription.
+    is_known: bool,
 }
 
 /// A process that has subscribed.
@@ -233,14 +235,16 @@ impl Objects {
         }
     }
 
-    /// Tells a caller of every version from the last one on, until it goes.
+    /// Tells a caller of every version from the last one on, until it goes. `known` is dropped once the manager
+    /// knows of the subscription, or cannot.
     pub(crate) async fn subscribe(
         self: Arc<Self>,
         caller: (AppId, User),
         topic: String,
         events: mpsc::Sender<Result<TopicEvent, Status>>,
+        known: oneshot::Sender<()>,
     ) {
-        let told = Arc::clone(&self).follow_topic(caller, topic, &events).await;
+        let told = Arc::clone(&self).follow_topic(caller, topic, &events, known).await;
         if let Err(refusal) = told {
             // A caller that has gone need not hear it.
             let _ = events.send(Err(refusal.into())).await;
@@ -252,11 +256,15 @@ impl Objects {
         (app, user): (AppId, User),
         topic: String,
         events: &mpsc::Sender<Result<TopicEvent, Status>>,
+        known: oneshot::Sender<()>,
     ) -> Result<(), Refusal> {
         let (_subscription, mut standing) = self.enter_topic(app, topic)?;
-        let (mut staged, mut committed) = (None, None);
+        let (mut staged, mut committed, mut known) = (None, None, Some(known));
         loop {
             let now = standing.borrow_and_update().clone();
+            if now.is_known || self.shared.link.state() != LinkState::Joined {
+                drop(known.take());
+            }
             if let Some(refusal) = now.refused {
                 return Err(refusal);
             }
@@ -338,10 +346,11 @@ impl Objects {
 
     /// The manager has news of a topic.
     pub(super) fn topic_news(&self, news: manager::TopicNews) {
-        let Some(version) = news.version else { return };
-        let Some(object) = object_of(version.object) else { return };
         let topics = self.topics();
         let Some(topic) = topics.topics.get(&news.topic) else { return };
+        topic.standing.send_if_modified(|standing| !std::mem::replace(&mut standing.is_known, true));
+        let Some(version) = news.version else { return };
+        let Some(object) = object_of(version.object) else { return };
         let new = (version.number, object);
         let mut followed = None;
         let is_news = topic.standing.send_if_modified(|standing| {

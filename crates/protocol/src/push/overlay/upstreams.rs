@@ -393,24 +393,29 @@ impl Upstreams {
             if self.upstreams.values().any(|upstream| upstream.candidate == *candidate) {
                 continue;
             }
-            let id = UpstreamId(self.next_id);
-            self.next_id += 1;
-            self.upstreams.insert(
-                id,
-                Upstream {
-                    candidate: candidate.clone(),
-                    lane: Lane::First(Lanes::new(mix(self.config.seed, u64::from(id.0), 0))),
-                    state: State::Closed,
-                    is_ending: false,
-                    has: Bits::new(self.config.groups),
-                    asked: VecDeque::new(),
-                    rate: RateMeter::default(),
-                    heard_at: Time::ZERO,
-                    gave_at: Time::ZERO,
-                    asked_at: Time::ZERO,
-                },
-            );
+            let lanes = Lanes::new(mix(self.config.seed, u64::from(self.next_id), 0));
+            self.add_upstream(candidate.clone(), Lane::First(lanes), State::Closed);
         }
+    }
+
+    /// Adds a connection of which nothing is known yet.
+    fn add_upstream(&mut self, candidate: Candidate, lane: Lane, state: State) -> UpstreamId {
+        let id = UpstreamId(self.next_id);
+        self.next_id += 1;
+        let upstream = Upstream {
+            candidate,
+            lane,
+            state,
+            is_ending: false,
+            has: Bits::new(self.config.groups),
+            asked: VecDeque::new(),
+            rate: RateMeter::default(),
+            heard_at: Time::ZERO,
+            gave_at: Time::ZERO,
+            asked_at: Time::ZERO,
+        };
+        self.upstreams.insert(id, upstream);
+        id
     }
 
     fn opened(&mut self, now: Time, id: UpstreamId) {

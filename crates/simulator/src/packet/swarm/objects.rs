@@ -723,7 +723,7 @@ impl World<'_> {
                 Output::Denied { object, .. } => {
                     self.hosts[host].wants.remove(&object);
                 }
-                Output::News { version, committed: true, .. } => {
+                Output::News { version: Some(version), committed: true, .. } => {
                     let one = &mut self.hosts[host];
                     if one.last.as_ref().is_none_or(|last| last.number < version.number) {
                         one.last = Some(version);

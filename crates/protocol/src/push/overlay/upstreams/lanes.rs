@@ -6,10 +6,7 @@
 //! as one alone did. So flows beside it, which share a path with it, never lose more than a tenth by that.
 
 use super::super::mix;
-use super::rate::RateMeter;
 use super::{Lane, Output, State, Upstream, UpstreamId, Upstreams};
-use crate::bits::Bits;
-use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 use polycast_types::{Duration, Time};
@@ -514,23 +511,9 @@ impl Upstreams {
 
     fn widen(&mut self, first: UpstreamId, more: usize) {
         for _ in 0..more {
-            let id = UpstreamId(self.next_id);
-            self.next_id += 1;
             let candidate = self.upstreams[&first].candidate.clone();
-            self.outputs.push_back(Output::Open(id, candidate.clone()));
-            let lane = Upstream {
-                candidate,
-                lane: Lane::Further(first),
-                state: State::Opening,
-                is_ending: false,
-                has: Bits::new(self.config.groups),
-                asked: VecDeque::new(),
-                rate: RateMeter::default(),
-                heard_at: Time::ZERO,
-                gave_at: Time::ZERO,
-                asked_at: Time::ZERO,
-            };
-            self.upstreams.insert(id, lane);
+            let id = self.add_upstream(candidate.clone(), Lane::Further(first), State::Opening);
+            self.outputs.push_back(Output::Open(id, candidate));
         }
     }
 
