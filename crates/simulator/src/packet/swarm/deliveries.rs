@@ -171,7 +171,9 @@ fn number(name: &str) -> u32 {
 pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdict {
     let count = random.within(1..=6) as u32;
     let lease = random.one_in(3).then(|| Duration(random.magnitude(500_000_000..=30_000_000_000)));
-    let deadline = random.one_in(3).then(|| Time(random.magnitude(500_000_000..=60_000_000_000)));
+    // Some are over before a manager has lent a path.
+    let least_ns = if random.one_in(8) { 10_000_000 } else { 500_000_000 };
+    let deadline = random.one_in(3).then(|| Time(random.magnitude(least_ns..=60_000_000_000)));
     let heals_at = Time(random.magnitude(1_000_000_000..=60_000_000_000));
     let to = To::Named((0..count).map(name).collect());
     let delta_len = random.one_in(4).then(|| random.within(1..=LEN));

@@ -66,10 +66,27 @@ fn one_seed_gives_one_run() {
     assert_eq!(traces.len(), 12);
 }
 
+/// Seeds from which the search for bugs begins that few cases show: shortly before the first of them, when
+/// this was written. It goes on behind them, and from the first one.
+const RARE: [(Plant, u64); 6] = [
+    (Plant::StaleLabel, 310),
+    (Plant::RecycleOpen, 470),
+    (Plant::RecycleAtOnce, 610),
+    (Plant::TakeRefused, 480),
+    (Plant::MissReplan, 340),
+    (Plant::NoSettling, 830),
+];
+
+/// As many seeds, in the order in which a bug is searched for.
+fn seeds(plant: Plant, count: u64) -> impl Iterator<Item = u64> {
+    let from = RARE.iter().find(|(rare, _)| *rare == plant).map_or(0, |(_, from)| *from);
+    (from..count).chain(0..from)
+}
+
 /// The first seed that finds a planted bug.
-fn found_within(plant: Plant, seeds: u64) -> String {
-    let found = (0..seeds).map(|seed| run(seed, Some(plant))).find_map(|verdict| verdict.failure);
-    found.unwrap_or_else(|| panic!("{plant:?} was not found within {seeds} seeds"))
+fn found_within(plant: Plant, count: u64) -> String {
+    let found = seeds(plant, count).map(|seed| run(seed, Some(plant))).find_map(|verdict| verdict.failure);
+    found.unwrap_or_else(|| panic!("{plant:?} was not found within {count} seeds"))
 }
 
 #[test]
@@ -92,7 +109,7 @@ fn planted_bugs_are_found() {
 
 /// The same among the first 2,000 seeds, of which only those of some kinds are run.
 fn found_among(kinds: core::ops::Range<u64>, plant: Plant) -> String {
-    let seeds = (0..2_000).filter(|seed| kinds.contains(&Random::new(*seed).below(KINDS)));
+    let seeds = seeds(plant, 2_000).filter(|seed| kinds.contains(&Random::new(*seed).below(KINDS)));
     let found = seeds.map(|seed| run(seed, Some(plant))).find_map(|verdict| verdict.failure);
     found.unwrap_or_else(|| panic!("{plant:?} was not found within 2,000 seeds"))
 }
@@ -252,10 +269,13 @@ fn every_kind_of_trouble_is_drawn() {
     ] {
         assert!(cases.iter().any(|case| case.contains(word)), "{word} is never drawn");
     }
-    for word in ["a switch turns", "beside TCP", "a relay fails"] {
-        let found = (0..600)
-            .map(|seed| run(seed, Some(Plant::DropPatch)))
-            .any(|verdict| verdict.case.contains(word) && verdict.failure.is_some());
-        assert!(found, "a patch that is never sent is not found where {word}");
+    let mut words = BTreeSet::from(["a switch turns", "beside TCP", "a relay fails"]);
+    for seed in 0..600 {
+        let verdict = run(seed, Some(Plant::DropPatch));
+        words.retain(|word| verdict.failure.is_none() || !verdict.case.contains(word));
+        if words.is_empty() {
+            return;
+        }
     }
+    panic!("a patch that is never sent is not found where {words:?}");
 }
