@@ -17,7 +17,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-env-changed=POLYCAST_PROGRAM");
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
     let program = match env::var_os("POLYCAST_PROGRAM") {
-        Some(built) => PathBuf::from(built),
+        Some(built) => {
+            // It may have been built anew of the same sources, with other features.
+            println!("cargo:rerun-if-changed={}", PathBuf::from(&built).display());
+            PathBuf::from(built)
+        }
         None => build(&root)?,
     };
     let scripts = root.join(SCRIPTS);

@@ -56,14 +56,16 @@ struct Lanes<'a> {
     program: Gate,
     /// Opens when no test uses the network that the machine has.
     quiet: Gate,
-    /// Steps that use that network take turns.
-    network: Mutex<()>,
+    /// Steps take turns where all use that network, since none can have one of its own.
+    network: Option<Mutex<()>>,
 }
 
 impl<'a> Lanes<'a> {
     fn new(chosen: &'a [&'static Step]) -> Self {
         let (program, quiet) = (Gate::default(), Gate::default());
-        let lanes = Lanes { chosen, suite: Suite::new(), program, quiet, network: Mutex::new(()) };
+        let suite = Suite::new();
+        let network = (!suite.is_isolated()).then(Mutex::default);
+        let lanes = Lanes { chosen, suite, program, quiet, network };
         if !lanes.has_tests() {
             lanes.program.open(true);
         }
@@ -140,7 +142,7 @@ impl<'a> Lanes<'a> {
             // What the tests have just built is not built again: for itself it has other features.
             command.env(BUILT, "1");
         }
-        let _turn = fetch.map(|_| self.network.lock());
+        let _turn = fetch.and(self.network.as_ref()).map(Mutex::lock);
         parts.run(step.name, &mut command, step.limit());
     }
 }

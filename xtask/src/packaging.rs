@@ -1,7 +1,7 @@
 //! `cargo xtask packaging`: tests of the files below `packaging` that operators install: alert rules and the
 //! dashboard with a real Prometheus, the Helm chart with Helm, the Ansible role with Ansible.
 
-use crate::python::{BUILT, cargo, must};
+use crate::python::{cargo, is_built, must};
 use crate::suite::{self, REQUIRE};
 use crate::workspace;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub(crate) fn run() -> ExitCode {
 
 fn test() -> Result<(), String> {
     let program = suite::program();
-    if std::env::var_os(BUILT).is_none() || !program.exists() {
+    if !is_built() || !program.exists() {
         must(cargo().args(["build", "--locked", "--package", "polycast"]))?;
     }
     let environment = environment()?;

@@ -31,6 +31,11 @@ const TOOLS: [&str; 16] = [
 /// Packages that the tests with torch need besides.
 const TORCH_TOOLS: [&str; 3] = ["msgspec", "requests", "torch"];
 
+/// Folder of the environment, below that of all that is built for Python.
+const ENVIRONMENT: &str = "environment";
+/// Number of tests of which the time is said: the slowest.
+const SLOWEST: &str = "15";
+
 /// Argument that installs torch, too.
 const WITH_TORCH: &str = "--torch";
 
@@ -57,10 +62,13 @@ fn test(torch: bool) -> Result<(), String> {
     let program = suite::program();
     // Where the tests of the workspace have just built it, it is not built again: for itself it has other
     // features.
-    if std::env::var_os(BUILT).is_none() || !program.exists() {
+    if !is_built() || !program.exists() {
         must(cargo().args(["build", "--locked", "--package", "polycast"]))?;
     }
-    let environment = environment(&folder, torch)?;
+    let environment = match is_built() && !torch {
+        true => folder.join(ENVIRONMENT),
+        false => environment(&folder, torch)?,
+    };
     let python = environment.join("bin/python");
     let wheels = folder.join("wheels");
     let _ = std::fs::remove_dir_all(&wheels);
@@ -77,14 +85,19 @@ fn test(torch: bool) -> Result<(), String> {
     must(Command::new(&python).args(install).arg(&wheel))?;
     let tests = root.join("python");
     must(
-        Command::new(&python)
+        suite::alone(&python)
             .current_dir(&tests)
-            .args(["-m", "pytest", "-q", "-rs"])
+            .args(["-m", "pytest", "-q", "-rs", "--durations", SLOWEST])
             .env("POLYCAST_TORCH", if torch { "1" } else { "" })
             .env(REQUIRE, if suite::all_required() { suite::ALL } else { "" }),
     )?;
     must(Command::new(&python).current_dir(&tests).args(["-m", "mypy", "package/polycast"]))?;
     must(Command::new(&python).current_dir(&folder).args(["-m", "mypy.stubtest", "polycast._native"]))
+}
+
+/// Returns true where a check of all runs this task: the program is built, and what the task fetches is there.
+pub(crate) fn is_built() -> bool {
+    std::env::var_os(BUILT).is_some()
 }
 
 /// Fetches what the task needs, as far as it does not wait for the program.
@@ -94,12 +107,12 @@ pub(crate) fn prepare() -> Result<(), String> {
 
 /// The environment with what the tests need beside the package.
 fn environment(folder: &Path, torch: bool) -> Result<PathBuf, String> {
-    let environment = folder.join("environment");
+    let environment = folder.join(ENVIRONMENT);
     if !environment.join("bin/pip").exists() {
         must(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
     }
     let tools = TOOLS.into_iter().chain(TORCH_TOOLS.into_iter().filter(|_| torch));
-    let install = ["-m", "pip", "install", "--quiet", "--upgrade"];
+    let install = ["-m", "pip", "install", "--quiet", "--no-compile", "--upgrade"];
     must(Command::new(environment.join("bin/python")).args(install).args(tools))?;
     Ok(environment)
 }

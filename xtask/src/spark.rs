@@ -1,7 +1,7 @@
 //! `cargo xtask spark`: builds Spark's jar and runs its unit tests, and then jobs of an unchanged Spark with
 //! real agents.
 
-use crate::python::{BUILT, cargo, must};
+use crate::python::{cargo, is_built, must};
 use crate::suite;
 use crate::workspace;
 use std::path::PathBuf;
@@ -37,18 +37,25 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
 
 fn test(versions: &[String], short: bool) -> Result<(), String> {
     let program = suite::program();
-    // As for the Python package: what the tests have just built is not built again.
-    if std::env::var_os(BUILT).is_none() || !program.exists() {
+    let is_prepared = is_built();
+    // As for the Python package: what the tests have just built is not built again, nor is the jar.
+    if !is_prepared || !program.exists() {
         must(cargo().args(["build", "--locked", "--package", "polycast"]))?;
     }
-    jar()?;
+    if !is_prepared {
+        jar()?;
+    }
     let tested = VERSIONS.iter().filter(|version| match versions {
         [] => **version == VERSIONS[0],
         named => named.iter().any(|one| one == *version),
     });
     for version in tested {
+        let environment = match is_prepared && *version == VERSIONS[0] {
+            true => environment_folder(version),
+            false => environment(version)?,
+        };
         must(
-            Command::new(environment(version)?.join("bin/python"))
+            suite::alone(&environment.join("bin/python"))
                 .current_dir(folder().join("tests"))
                 .args([
                     "-m",
@@ -61,6 +68,8 @@ fn test(versions: &[String], short: bool) -> Result<(), String> {
                     if short { "not long" } else { "" },
                 ])
                 .env("PYTHONDONTWRITEBYTECODE", "1")
+                // The machine's own address is not in that network.
+                .env("SPARK_LOCAL_IP", "127.0.0.1")
                 .env("POLYCAST_PROGRAM", &program),
         )?;
     }
@@ -82,9 +91,13 @@ fn jar() -> Result<(), String> {
     must(Command::new("mvn").current_dir(folder()).args(maven))
 }
 
+fn environment_folder(version: &str) -> PathBuf {
+    workspace::target().join("spark").join(version)
+}
+
 /// The environment with one version of Spark, and with what its jobs need.
 fn environment(version: &str) -> Result<PathBuf, String> {
-    let environment = workspace::target().join("spark").join(version);
+    let environment = environment_folder(version);
     if !environment.join("bin/pip").exists() {
         must(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
     }

@@ -10,7 +10,7 @@ mod runner;
 
 pub(crate) use build::{Packages, Program, build};
 pub(crate) use report::{Outcome, Summary};
-pub(crate) use runner::{ALL, REQUIRE, all_required};
+pub(crate) use runner::{ALL, REQUIRE, all_required, alone};
 
 use runner::Runner;
 use std::collections::BTreeMap;

@@ -5,7 +5,7 @@ use super::build::Program;
 use super::report::Outcome;
 use crate::limit::{self, Ended, Running};
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -94,10 +94,8 @@ impl Runner {
     fn command(&self, program: &Program) -> Command {
         let mut command = match self.isolated {
             true => {
-                let mut command = Command::new("unshare");
                 let network = if program.over_ipv6.is_some() { WITH_IPV6 } else { WITH_LOOPBACK };
-                command.args(["--net", "--", "sh", "-c", network]).arg(&program.path);
-                command
+                in_network(network, &program.path)
             }
             false => Command::new(&program.path),
         };
@@ -114,10 +112,21 @@ impl Runner {
     }
 }
 
+/// Returns a command that runs `program` in a network of its own, where it can have one.
+pub(crate) fn alone(program: &Path) -> Command {
+    if can_isolate() { in_network(WITH_LOOPBACK, program) } else { Command::new(program) }
+}
+
+/// Returns a command that runs `program` in a new network, which the shell's line `network` lays out.
+fn in_network(network: &str, program: &Path) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--", "sh", "-c", network]).arg(program);
+    command
+}
+
 /// Returns true if a program can have a network of its own here, with a loopback interface that is up.
 fn can_isolate() -> bool {
-    let mut command = Command::new("unshare");
-    command.args(["--net", "--", "sh", "-c", WITH_LOOPBACK, "true"]);
+    let mut command = in_network(WITH_LOOPBACK, Path::new("true"));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
