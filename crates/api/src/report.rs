@@ -60,6 +60,9 @@ pub struct Report {
     /// Packets that reached receivers for this transfer and were not its source's.
     #[serde(default)]
     pub forged_packets: u64,
+    /// Bytes that went from one zone to another over TCP, to receivers that have ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub zones: Vec<ZoneBytes>,
     /// The fabrics that come before it in the manager's settings or would have been faster, and why they did
     /// not carry it.
     #[serde(default)]
@@ -73,6 +76,17 @@ pub struct Report {
     /// Receivers that failed because of the path: another one may reach them. Known at the source only.
     #[serde(skip)]
     pub left: Vec<String>,
+}
+
+/// Bytes that went from one zone to another.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ZoneBytes {
+    /// Name of the zone that they came from.
+    pub from: String,
+    /// Name of the zone that they went to.
+    pub to: String,
+    /// Number of bytes.
+    pub bytes: u64,
 }
 
 /// A fabric that was better than the one that carried a transfer.
@@ -216,6 +230,7 @@ impl Report {
         self.heard += rest.heard;
         self.sealed &= rest.sealed;
         self.forged_packets += rest.forged_packets;
+        self.add_zones(&rest.zones);
         self.passed_over.extend(rest.passed_over);
         self.took_s = rest.took_s.map(|took| took + after);
         if !self.fabric.split('+').any(|fabric| fabric == rest.fabric) {
@@ -226,6 +241,18 @@ impl Report {
         self.root = self.root.or(rest.root);
         self.left = rest.left;
         self
+    }
+
+    /// Adds what went between zones in another transfer.
+    pub fn add_zones(&mut self, more: &[ZoneBytes]) {
+        for zone in more {
+            let known =
+                self.zones.iter_mut().find(|known| (&known.from, &known.to) == (&zone.from, &zone.to));
+            match known {
+                Some(known) => known.bytes = known.bytes.saturating_add(zone.bytes),
+                None => self.zones.push(zone.clone()),
+            }
+        }
     }
 }
 
@@ -312,6 +339,7 @@ pub(crate) mod tests {
             left: Vec::new(),
             sealed: true,
             forged_packets: 3,
+            zones: vec![ZoneBytes { from: "hall-1".into(), to: "hall-2".into(), bytes: 1_004 }],
             passed_over: vec![PassedOver { fabric: "ocs".into(), why: "it is dark".into() }],
             estimate_s: Some(1.5),
             took_s: Some(2.25),
@@ -335,6 +363,7 @@ pub(crate) mod tests {
             ],
             "sent_bytes": 1_100, "patched_bytes": 100, "spared_bytes": 18, "coded_bytes": 4, "heard": 12, "root": "ab",
             "path_lost": "the light went out", "sealed": true, "forged_packets": 3,
+            "zones": [{ "from": "hall-1", "to": "hall-2", "bytes": 1_004 }],
             "passed_over": [{ "fabric": "ocs", "why": "it is dark" }], "estimate_s": 1.5, "took_s": 2.25,
             "events": [{ "seconds": 0.5, "what": "the light went out" }],
             "control": [{ "step": "scheduling", "micros": 40 }],
@@ -351,6 +380,7 @@ pub(crate) mod tests {
             events: Vec::new(),
             control: Vec::new(),
             trees: Vec::new(),
+            zones: Vec::new(),
             estimate_s: None,
             took_s: None,
             ..report()
@@ -397,6 +427,7 @@ pub(crate) mod tests {
         assert_eq!(whole.spared_bytes, 18, "what the first path has brought was sent");
         assert_eq!(whole.fabric, "ocs+tcp-chain+ip-multicast");
         assert_eq!(whole.events[1], (3.5, "the light went out".to_string()));
+        assert_eq!(whole.zones, [ZoneBytes { bytes: 2_008, ..report().zones[0].clone() }]);
     }
 
     #[test]

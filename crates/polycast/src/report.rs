@@ -188,6 +188,9 @@ pub(crate) fn text(delivery: &Delivery, copies: &Copies) -> String {
     if let Some(saved) = saved(report) {
         let _ = writeln!(text, "{saved}");
     }
+    if let Some(zones) = between_zones(report) {
+        let _ = writeln!(text, "{zones}");
+    }
     if let Some(root) = &report.root {
         let _ = writeln!(text, "BLAKE3 {root}");
     }
@@ -279,6 +282,26 @@ fn saved(report: &Report) -> Option<String> {
     (saved >= 0.1).then(|| format!("{left} {noun} left this host, {saved} {} saved", verb(saved)))
 }
 
+/// Pairs of zones that are named.
+const ZONES_NAMED_MAX: usize = 8;
+
+/// Copies of the object that went from zone to zone over TCP: `between zones: a to b 1.00 copies`. Nothing
+/// where none did.
+fn between_zones(report: &Report) -> Option<String> {
+    let mut zones: Vec<_> = report.zones.iter().collect();
+    zones.sort_by_key(|zone| std::cmp::Reverse(zone.bytes));
+    let copies = |bytes: u64| bytes as f64 / report.bytes.max(1) as f64;
+    let named = zones.iter().take(ZONES_NAMED_MAX).map(|zone| {
+        format!("{} to {} {:.2} copies", Printable(&zone.from), Printable(&zone.to), copies(zone.bytes))
+    });
+    let named = named.collect::<Vec<_>>().join(", ");
+    match zones.len().saturating_sub(ZONES_NAMED_MAX) {
+        0 if zones.is_empty() => None,
+        0 => Some(format!("between zones: {named}")),
+        more => Some(format!("between zones: {named} and {more} more")),
+    }
+}
+
 /// A span for people: three digits say enough.
 pub(crate) fn seconds(seconds: f64) -> String {
     if 0.0 < seconds && seconds < 0.000_095 {
@@ -332,6 +355,24 @@ mod tests {
         assert_eq!(of(1_000, vec![receiver(true, 0), receiver(true, 1_000), receiver(false, 0)]), None);
         assert_eq!(of(1_000, all(1)), None);
         assert_eq!(of(0, Vec::new()), None);
+    }
+
+    #[test]
+    fn copies_between_zones_are_named() {
+        let of = |zones: serde_json::Value| {
+            let report: Report = serde_json::from_value(serde_json::json!({
+                "object": "7", "bytes": 1_000, "seconds": 1.0, "fabric": "tcp-chain", "sent_bytes": 1_000,
+                "patched_bytes": 0, "receivers": [], "zones": zones,
+            }))
+            .unwrap();
+            between_zones(&report)
+        };
+        let zone = |from: usize, bytes: u64| serde_json::json!({ "from": format!("z{from}"), "to": "b", "bytes": bytes });
+        assert_eq!(of(serde_json::json!([])), None);
+        let two = of(vec![zone(0, 20), zone(1, 1_004)].into()).unwrap();
+        assert_eq!(two, "between zones: z1 to b 1.00 copies, z0 to b 0.02 copies");
+        let many = of((0..10).map(|from| zone(from, 1_000)).collect::<Vec<_>>().into()).unwrap();
+        assert!(many.ends_with("z7 to b 1.00 copies and 2 more"), "{many}");
     }
 
     /// A rate is said only where bytes have come to a receiver.

@@ -61,9 +61,20 @@ fn an_object_crosses_the_link_between_zones_once() {
     let ran = lan.begin(0, &sent).end();
     assert_eq!(ran.status, 0, "{}", ran.stderr);
     let after = ["j0", "j1"].map(|joint| sent_by(&lan, joint));
-    for (before, after) in before.into_iter().zip(after) {
-        let objects = (after - before) as f64 / LEN as f64;
+    let crossed: Vec<u64> = before.into_iter().zip(after).map(|(before, after)| after - before).collect();
+    for bytes in &crossed {
+        let objects = *bytes as f64 / LEN as f64;
         println!("{objects:.3} objects");
         assert!(objects < 1.15, "{objects:.3} objects crossed the link");
+    }
+    // The report says what the link carried, but for what packets and control connections take.
+    let report = ran.json();
+    for (from, to, bytes) in [("zone-0", "zone-1", crossed[0]), ("zone-1", "zone-0", crossed[1])] {
+        let said = report["zones"].as_array().into_iter().flatten();
+        let said = said.filter(|zone| zone["from"] == from && zone["to"] == to);
+        let said: u64 = said.map(|zone| zone["bytes"].as_u64().unwrap()).sum();
+        let besides = bytes.checked_sub(said);
+        println!("{from} to {to}: {said} of {bytes} bytes");
+        assert!(besides.is_some_and(|besides| besides < LEN as u64 / 8), "{said} of {bytes}: {report}");
     }
 }

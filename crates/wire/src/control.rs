@@ -30,7 +30,8 @@
 mod overlay;
 
 pub use overlay::{
-    CANDIDATES_MAX, CandidateEnd, ENTER_RANGES_MAX, End, Fault, OVERLAY_RANGES_MAX, Overlay, Share, WANT_MAX,
+    CAME_MAX, CANDIDATES_MAX, CameFrom, CandidateEnd, ENTER_RANGES_MAX, End, Fault, OVERLAY_RANGES_MAX,
+    Overlay, Share, WANT_MAX,
 };
 
 use crate::cursor::{NAME_LEN_MAX, Put, Reader, SENTENCE_LEN_MAX};

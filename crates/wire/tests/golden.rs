@@ -19,7 +19,8 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use polycast_types::{AppId, DataId, Handle, ModificationTime, ObjectId};
 use polycast_wire::VERSION;
 use polycast_wire::control::{
-    CandidateEnd, Control, Delta, End, Fault, Form, Hello, Offered, Overlay, SealSecret, Share, Welcome,
+    CameFrom, CandidateEnd, Control, Delta, End, Fault, Form, Hello, Offered, Overlay, SealSecret, Share,
+    Welcome,
 };
 use polycast_wire::data::{self, CodedHeader, FragmentHeader};
 use polycast_wire::discovery::{Announcement, CodeSign, Discovery, QUESTION_LEN, QUESTION_LEN_MIN};
@@ -195,6 +196,7 @@ fn kind_name(control: &Control<'_>) -> &'static str {
         Control::Overlay(Overlay::Want(_)) => "WANT",
         Control::Overlay(Overlay::Lacks(_)) => "LACKS",
         Control::Overlay(Overlay::Fault { .. }) => "FAULT",
+        Control::Overlay(Overlay::Came(_)) => "CAME",
     }
 }
 
@@ -329,6 +331,10 @@ fn overlay_frames() -> Vec<Control<'static>> {
         Overlay::Want(vec![B, A]),
         Overlay::Lacks(vec![C..D, E..F]),
         Overlay::Fault { address: ADDRESS, port: PORT, why: Fault::WrongBytes },
+        Overlay::Came(vec![
+            CameFrom { address: ADDRESS, port: PORT, bytes: A },
+            CameFrom { address: ADDRESS_V6, port: PORT, bytes: B },
+        ]),
     ];
     frames.map(Control::Overlay).into()
 }

@@ -19,7 +19,7 @@ const EXAMPLES: &str = "polycast-examples";
 const NICE: &str = "10";
 
 /// Test programs that build networks.
-pub(super) const NETWORKS: [&str; 17] = [
+pub(super) const NETWORKS: [&str; 18] = [
     "polycast-agent::rack",
     "polycast-lab",
     "polycast-lab::label_switches",
@@ -37,6 +37,7 @@ pub(super) const NETWORKS: [&str; 17] = [
     "polycast::parts",
     "polycast::sealed",
     "polycast::users",
+    "polycast::zones",
 ];
 
 /// Packages whose tests are chosen.

@@ -40,6 +40,8 @@ struct Ends {
     failures: BTreeMap<&'static str, u64>,
     /// Transfers that have lost the path that they began over, by its fabric.
     lost: BTreeMap<String, u64>,
+    /// Bytes of transfers from here that went from one zone to another.
+    zones: BTreeMap<(String, String), u64>,
 }
 
 impl Counters {
@@ -48,6 +50,10 @@ impl Counters {
         add(&self.sent_bytes, report.sent_bytes);
         add(&self.patched_bytes, report.patched_bytes);
         add(&self.forged_packets, report.forged_packets);
+        for zone in &report.zones {
+            let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+            *ends.zones.entry((zone.from.clone(), zone.to.clone())).or_default() += zone.bytes;
+        }
         // To those that are left another transfer goes.
         let is_left = |receiver: &&ReceiverReport| report.left.contains(&receiver.name);
         let own: Vec<_> = report.receivers.iter().filter(|receiver| !is_left(receiver)).collect();
@@ -223,7 +229,7 @@ fn counted(counters: &Counters) -> Vec<Metric> {
     ]
 }
 
-fn ended(counters: &Counters) -> [Metric; 3] {
+fn ended(counters: &Counters) -> [Metric; 4] {
     let ends = counters.ends.lock().unwrap_or_else(PoisonError::into_inner);
     let failures = ends.failures.iter().map(|(kind, count)| ((*kind).to_string(), *count as f64));
     let lost = ends.lost.iter().map(|(fabric, count)| (fabric.clone(), *count as f64));
@@ -249,7 +255,18 @@ fn ended(counters: &Counters) -> [Metric; 3] {
             "fabric",
             lost,
         ),
+        Metric {
+            name: "polycast_zone_bytes_total",
+            help: "Bytes of transfers from here that went from one zone to another over TCP.",
+            kind: Kind::Counter,
+            values: ends.zones.iter().map(zone_bytes).collect(),
+        },
     ]
+}
+
+/// The bytes between two zones, with their labels.
+fn zone_bytes(((from, to), bytes): (&(String, String), &u64)) -> (Vec<(&'static str, String)>, f64) {
+    (vec![("from", from.clone()), ("to", to.clone())], *bytes as f64)
 }
 
 fn gauge(name: &'static str, help: &'static str, value: f64) -> Metric {
@@ -259,6 +276,7 @@ fn gauge(name: &'static str, help: &'static str, value: f64) -> Metric {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polycast_api::report::ZoneBytes;
 
     fn report(receivers: &[(&str, Option<ErrorKind>)], left: &[&str]) -> Report {
         let receivers = receivers.iter().map(|(name, failure)| {
@@ -282,11 +300,23 @@ mod tests {
         counters.sent(&report(&[("a", Some(ErrorKind::Internal)), ("b", None)], &[]));
         counters.sent(&report(&[("a", Some(ErrorKind::Internal)), ("b", None)], &["a"]));
         counters.sent(&report(&[("a", Some(ErrorKind::Internal))], &["a"]));
-        let [seconds, failures, lost] = ended(&counters);
+        let [seconds, failures, lost, _] = ended(&counters);
         assert_eq!(failures.values, [(vec![("reason", "internal".to_string())], 1.0)]);
         assert_eq!(lost.values, [(vec![("fabric", "ocs".to_string())], 2.0)]);
         assert_eq!(seconds.values.last().unwrap().1, 2.0);
         let sends: Vec<u64> = counters.sends.iter().map(|count| count.load(Ordering::Relaxed)).collect();
         assert_eq!((sends, counters.sent_bytes.load(Ordering::Relaxed)), (vec![1, 1], 27));
+    }
+
+    #[test]
+    fn bytes_between_zones_are_added_up() {
+        let counters = Counters::default();
+        let zone = |to: &str, bytes| ZoneBytes { from: "a".into(), to: to.into(), bytes };
+        for zones in [vec![zone("b", 7), zone("c", 1)], vec![zone("b", 11)], Vec::new()] {
+            counters.sent(&Report { zones, ..report(&[("r", None)], &[]) });
+        }
+        let labels = |to: &str| vec![("from", "a".to_string()), ("to", to.to_string())];
+        let [.., zones] = ended(&counters);
+        assert_eq!(zones.values, [(labels("b"), 18.0), (labels("c"), 1.0)]);
     }
 }

@@ -678,6 +678,7 @@ impl Sums {
         report.heard += file.heard;
         report.sealed &= file.sealed;
         report.forged_packets += file.forged_packets;
+        report.add_zones(&file.zones);
         if !report.fabric.split('+').any(|fabric| fabric == file.fabric) {
             report.fabric = format!("{}+{}", report.fabric, file.fabric);
         }

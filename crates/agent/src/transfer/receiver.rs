@@ -685,6 +685,7 @@ impl Run {
         if self.intake.forged.packets > 0 {
             self.link.say(&Control::Forged { packets: self.intake.forged.packets });
         }
+        self.tell_came();
         self.exchange = None;
         self.link.handle(GuestInput::Committed);
         self.machine.handle(now, Input::Committed { proof });

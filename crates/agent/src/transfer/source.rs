@@ -5,6 +5,7 @@ mod announcer;
 mod mesh;
 mod path;
 mod racks;
+mod zones;
 
 use super::bell::Bell;
 use super::channel::{Channel, ChannelError, Work, batch_of};
@@ -42,6 +43,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use zones::Crossings;
 
 /// Frames longer than this gain nothing with segmentation offload, and fewer fit the buffers.
 const MTU_MAX: u32 = 9_000;
@@ -207,6 +209,8 @@ struct Run {
     candidates: BTreeMap<PeerId, Vec<(SocketAddr, PeerId)>>,
     /// Faults that receivers have reported of others, and that have been noted.
     blamed: BTreeSet<(PeerId, Fault)>,
+    /// Bytes between zones.
+    crossings: Crossings,
 }
 
 /// A run of the stream, as the machine orders it.
@@ -310,6 +314,7 @@ impl Run {
             cut_off: BTreeSet::new(),
             candidates: BTreeMap::new(),
             blamed: BTreeSet::new(),
+            crossings: Crossings::new(&spec.location.zone),
             spec,
         })
     }
@@ -682,6 +687,9 @@ impl Run {
                 sns.remove(run.clone());
                 let payload = self.supply.plain(run.clone()).map_err(TransferError::reading)?;
                 self.account.unicast_bytes += payload.len() as u64;
+                if let Some(guest) = self.session.guest(guest_of(peer)) {
+                    self.crossings.patched(&guest.location.zone, payload.len() as u64);
+                }
                 self.paid_at = self.pacing.spend(payload.len() as u64);
                 self.session.tell(guest_of(peer), &Control::PtchData { sn: run.start, payload });
             }

@@ -116,6 +116,7 @@ impl Engine for FakeEngine {
             left: Vec::new(),
             sealed: false,
             forged_packets: 0,
+            zones: Vec::new(),
             passed_over: Vec::new(),
             estimate_s: None,
             took_s: None,

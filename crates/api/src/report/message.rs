@@ -1,6 +1,6 @@
 //! A report as a message of the agent's service, and back.
 
-use super::{ControlStep, PassedOver, ReceiverReport, Report, TreeStatus};
+use super::{ControlStep, PassedOver, ReceiverReport, Report, TreeStatus, ZoneBytes};
 use crate::agent::{self as wire, TransferReport};
 use crate::convert::object_id;
 use crate::error::Refusal;
@@ -34,10 +34,23 @@ impl From<&Report> for TransferReport {
             heard: report.heard,
             sealed: report.sealed,
             forged_packets: report.forged_packets,
+            zones: report.zones.iter().map(Into::into).collect(),
             passed_over: report.passed_over.iter().map(Into::into).collect(),
             estimate_s: report.estimate_s,
             took_s: report.took_s,
         }
+    }
+}
+
+impl From<&ZoneBytes> for wire::ZoneBytes {
+    fn from(zone: &ZoneBytes) -> Self {
+        wire::ZoneBytes { from: zone.from.clone(), to: zone.to.clone(), bytes: zone.bytes }
+    }
+}
+
+impl From<wire::ZoneBytes> for ZoneBytes {
+    fn from(zone: wire::ZoneBytes) -> Self {
+        ZoneBytes { from: zone.from, to: zone.to, bytes: zone.bytes }
     }
 }
 
@@ -80,6 +93,7 @@ impl TryFrom<TransferReport> for Report {
             left: Vec::new(),
             sealed: report.sealed,
             forged_packets: report.forged_packets,
+            zones: report.zones.into_iter().map(Into::into).collect(),
             passed_over: report.passed_over.into_iter().map(Into::into).collect(),
             estimate_s: report.estimate_s,
             took_s: report.took_s,

@@ -137,6 +137,7 @@ fn report(
         left: Vec::new(),
         sealed: false,
         forged_packets: 0,
+        zones: Vec::new(),
         passed_over: Vec::new(),
         estimate_s: None,
         took_s: None,

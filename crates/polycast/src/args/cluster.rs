@@ -294,10 +294,12 @@ pub(crate) struct AgentArgs {
     /// This machine's name in the cluster [default: the machine's name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// The rack that this machine is in: over TCP each object enters it once
+    /// The rack that this machine is in: over TCP each object enters it once; only agents have racks and
+    /// zones
     #[arg(long, value_name = "NAME")]
     pub rack: Option<String>,
-    /// The zone that it is in, such as a room or a site: over TCP each object enters it once
+    /// The zone that it is in, such as a room or a site: over TCP each object enters it once, and reports say
+    /// what crosses between zones
     #[arg(long, value_name = "NAME")]
     pub zone: Option<String>,
     #[command(flatten)]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! source -> receiver     CANDIDATES                 on its control connection, whenever they change
-//! receiver -> source     LACKS, FAULT               on the same
+//! receiver -> source     LACKS, FAULT, CAME         on the same
 //!
 //! receiver -> candidate  ENTER                      the first frame of a connection of its own
 //! candidate -> receiver  HOLDS .., GROUP ..
@@ -28,8 +28,10 @@ pub const ENTER_RANGES_MAX: usize = 4_092;
 pub const OVERLAY_RANGES_MAX: usize = 4_096;
 /// Maximum number of groups that one WANT may request.
 pub const WANT_MAX: usize = 64;
+/// Maximum number of ends in one CAME.
+pub const CAME_MAX: usize = 256;
 /// The kinds of these frames.
-pub(super) const KINDS: core::ops::RangeInclusive<u8> = 47..=52;
+pub(super) const KINDS: core::ops::RangeInclusive<u8> = 47..=53;
 
 /// Address at which another receiver serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +84,17 @@ pub struct CandidateEnd<'a> {
     pub end: End<'a>,
     /// Groups that may be requested there.
     pub share: Share,
+}
+
+/// Bytes that a receiver has got from one end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CameFrom {
+    /// Address of the end, as CANDIDATES has it; [`super::NOWHERE`] for the source itself.
+    pub address: IpAddr,
+    /// Its port.
+    pub port: u16,
+    /// Number of bytes.
+    pub bytes: u64,
 }
 
 /// Reason why a candidate is of no use to a receiver.
@@ -171,6 +184,9 @@ pub enum Overlay<'a> {
         /// Reason.
         why: Fault,
     },
+    /// Receiver, where its zone has a name, before DATA_RCVD: the ends that it has got bytes from, at most
+    /// [`CAME_MAX`].
+    Came(Vec<CameFrom>),
 }
 
 impl<'a> Overlay<'a> {
@@ -217,6 +233,15 @@ impl<'a> Overlay<'a> {
                 let number = Fault::ALL.iter().position(|other| other == why);
                 out.u8(number.expect("all are listed") as u8);
             }
+            Overlay::Came(ends) => {
+                assert!(ends.len() <= CAME_MAX, "{} ends are too many", ends.len());
+                out.u8(53);
+                for CameFrom { address, port, bytes } in ends {
+                    out.ip(*address);
+                    out.u16(*port);
+                    out.u64(*bytes);
+                }
+            }
         }
     }
 
@@ -244,6 +269,16 @@ impl<'a> Overlay<'a> {
                 let (address, port, why) = (r.ip()?, r.u16()?, r.u8()?);
                 let why = Fault::ALL.get(usize::from(why)).copied().ok_or(WireError::Malformed)?;
                 Overlay::Fault { address, port, why }
+            }
+            53 => {
+                let mut ends = Vec::new();
+                while !r.0.is_empty() {
+                    if ends.len() == CAME_MAX {
+                        return Err(WireError::Malformed);
+                    }
+                    ends.push(CameFrom { address: r.ip()?, port: r.u16()?, bytes: r.u64()? });
+                }
+                Overlay::Came(ends)
             }
             _ => return Err(WireError::Malformed),
         })

@@ -602,6 +602,7 @@ impl Run {
             sealed: self.secret.is_some(),
             // Nodes drop what has not the digest that was asked for, and count it themselves.
             forged_packets: 0,
+            zones: Vec::new(),
             passed_over: Vec::new(),
             estimate_s: None,
             took_s: None,

@@ -11,7 +11,7 @@ use polycast_protocol::push::overlay::{
     Candidate, UpstreamId, Upstreams, UpstreamsConfig, UpstreamsInput as Input, UpstreamsOutput as Output,
 };
 use polycast_types::{Duration, RangeSet, Time};
-use polycast_wire::control::{Control, ENTER_RANGES_MAX, Fault, Overlay, Share};
+use polycast_wire::control::{CAME_MAX, CameFrom, Control, ENTER_RANGES_MAX, Fault, NOWHERE, Overlay, Share};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -41,6 +41,10 @@ type Opened = (UpstreamId, Result<FrameStream, FrameError>);
 pub(super) struct Exchange {
     machine: Upstreams,
     streams: BTreeMap<UpstreamId, FrameStream>,
+    /// Ends of all connections so far, and the bytes of groups that have come from each end; the source is
+    /// [`NOWHERE`].
+    ends: BTreeMap<UpstreamId, (IpAddr, u16)>,
+    given: BTreeMap<(IpAddr, u16), u64>,
     /// Number that the source is shown.
     entry: u64,
     opening: mpsc::Sender<Opened>,
@@ -83,12 +87,22 @@ impl Exchange {
         Ok(Exchange {
             machine: Upstreams::new(config),
             streams: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            given: BTreeMap::new(),
             entry: 0,
             opening,
             opened,
             bell: Bell::new()?,
             tick_at: None,
         })
+    }
+
+    /// Counts the bytes of a group that has come.
+    fn count(&mut self, id: UpstreamId, bytes: usize) {
+        if let Some(end) = self.ends.get(&id) {
+            let given = self.given.entry(*end).or_default();
+            *given = given.saturating_add(bytes as u64);
+        }
     }
 
     /// Returns the time at which [`Run::turn_exchange`] is to be called, if nothing comes before.
@@ -245,6 +259,9 @@ impl Run {
         let fault = loop {
             match next_of(&mut stream, || self.served.spare()) {
                 Said::Group(group, block) => {
+                    if let Some(exchange) = &mut self.exchange {
+                        exchange.count(id, block.bytes().len());
+                    }
                     hear(self, Input::Came(id, group));
                     if !self.is_candidate(id) || !self.take_group(id, group, block)? {
                         break None;
@@ -354,9 +371,29 @@ impl Run {
         }
     }
 
+    /// Tells the source where the bytes came from, if this host's zone has a name: it knows the zones of the
+    /// others.
+    pub(super) fn tell_came(&mut self) {
+        let Some(exchange) = self.exchange.as_ref().filter(|_| !self.spec.location.zone.is_empty()) else {
+            return;
+        };
+        let came = exchange.given.iter();
+        let came =
+            came.map(|((address, port), bytes)| CameFrom { address: *address, port: *port, bytes: *bytes });
+        let mut ends: Vec<CameFrom> = came.collect();
+        // The largest, should there ever be more than fit.
+        ends.sort_by_key(|end| std::cmp::Reverse(end.bytes));
+        ends.truncate(CAME_MAX);
+        if !ends.is_empty() {
+            self.link.say(&Control::Overlay(Overlay::Came(ends)));
+        }
+    }
+
     /// Opens a connection to a candidate: in a thread, since one that does not answer takes a while.
     fn open(&mut self, id: UpstreamId, candidate: Candidate) {
-        let Some(exchange) = &self.exchange else { return };
+        let Some(exchange) = &mut self.exchange else { return };
+        let end = if candidate.is_source { NOWHERE } else { (candidate.address, candidate.port) };
+        exchange.ends.insert(id, end);
         let groups = self.offer.geometry.groups();
         let verified =
             (0..groups).filter(|group| self.machine.is_verified(*group)).map(|group| group..group + 1);

@@ -117,6 +117,7 @@ impl Run {
             trees: Vec::new(),
             sealed: self.secret.is_some(),
             forged_packets: self.session.forged_packets(),
+            zones: self.crossings.bytes(),
             passed_over: Vec::new(),
             estimate_s: None,
             took_s: None,

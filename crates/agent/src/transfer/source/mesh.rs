@@ -4,7 +4,7 @@
 use super::{Control, Input, Run, guest_of};
 use polycast_protocol::push::PeerId;
 use polycast_protocol::push::overlay::Candidates;
-use polycast_wire::control::{CandidateEnd, End, Fault, Overlay, Share};
+use polycast_wire::control::{CandidateEnd, End, Fault, NOWHERE, Overlay, Share};
 use std::net::SocketAddr;
 use std::ops::Range;
 
@@ -15,6 +15,8 @@ pub(super) enum Word {
     Lacks(Vec<Range<u64>>),
     /// A candidate was of no use.
     Fault(SocketAddr, Fault),
+    /// So many bytes came from each of these; from the source under `None`.
+    Came(Vec<(Option<SocketAddr>, u64)>),
 }
 
 impl Word {
@@ -23,6 +25,11 @@ impl Word {
             Control::Overlay(Overlay::Lacks(groups)) => Some(Word::Lacks(groups.clone())),
             Control::Overlay(Overlay::Fault { address, port, why }) => {
                 Some(Word::Fault(SocketAddr::new(*address, *port), *why))
+            }
+            Control::Overlay(Overlay::Came(ends)) => {
+                let named = ends.iter().map(|end| ((end.address, end.port), end.bytes));
+                let ends = named.map(|(end, bytes)| ((end != NOWHERE).then(|| SocketAddr::from(end)), bytes));
+                Some(Word::Came(ends.collect()))
             }
             _ => None,
         }
@@ -38,8 +45,9 @@ impl Run {
         let entry = if told.takes { self.served.entry_of(told.peer) } else { 0 };
         let mut places: Vec<(SocketAddr, PeerId, Option<String>, Share)> = Vec::new();
         for (peer, share) in &told.from {
-            let serve = self.session.guest(guest_of(*peer)).and_then(|guest| guest.serve);
-            let Some(serve) = serve else { continue };
+            let Some(guest) = self.session.guest(guest_of(*peer)) else { continue };
+            let Some(serve) = guest.serve else { continue };
+            self.crossings.serves(serve, &guest.location.zone);
             // Two behind one address cannot be told apart: one of them is reached there.
             if serve.port() != 0 && !places.iter().any(|(known, ..)| *known == serve) {
                 places.push((serve, *peer, self.session.name_to_tell(guest_of(*peer)), *share));
@@ -65,6 +73,11 @@ impl Run {
                 self.machine.handle(now, Input::Control { peer: by, control });
             }
             Word::Fault(about, why) => self.hear_complaint(by, about, why),
+            Word::Came(ends) => {
+                if let Some(guest) = self.session.guest(guest_of(by)) {
+                    self.crossings.came(by, &guest.location.zone, &ends);
+                }
+            }
         }
     }
 

@@ -372,11 +372,6 @@ impl Upstreams {
         self.upstreams.get(&id).is_some_and(|upstream| upstream.state != State::Closed)
     }
 
-    /// Returns the number of bytes that have come from each candidate, for the report.
-    pub fn given(&self) -> impl Iterator<Item = (&Candidate, u64)> {
-        self.upstreams.values().map(|upstream| (&upstream.candidate, upstream.rate.total()))
-    }
-
     fn take_candidates(&mut self, candidates: &[Candidate]) {
         let members = candidates.iter().filter(|candidate| !candidate.is_source).count();
         self.counting.members = self.counting.members.max(members);
