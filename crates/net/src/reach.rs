@@ -123,11 +123,11 @@ impl Answerer {
 }
 
 /// Waits for a query of IGMP, by which a switch or router shows that it looks after multicast; gives its
-/// sender.
+/// sender, and the version of the query.
 ///
 /// # Errors
 /// It takes root.
-pub fn querier(within: Duration) -> io::Result<Option<Ipv4Addr>> {
+pub fn querier(within: Duration) -> io::Result<Option<(Ipv4Addr, u8)>> {
     const IGMP: i32 = 2;
     const QUERY: u8 = 0x11;
     let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(IGMP)))?;
@@ -141,10 +141,20 @@ pub fn querier(within: Duration) -> io::Result<Option<Ipv4Addr>> {
         if packet.get(header_len) == Some(&QUERY)
             && let Some(from) = packet.get(12..16)
         {
-            return Ok(Some(Ipv4Addr::new(from[0], from[1], from[2], from[3])));
+            let from = Ipv4Addr::new(from[0], from[1], from[2], from[3]);
+            return Ok(Some((from, query_version(&packet[header_len..]))));
         }
     }
     Ok(None)
+}
+
+/// Returns the version of a query of IGMP, by RFC 3376, section 7.1: only those of version 3 are longer than
+/// 8 bytes, and those of version 1 say no time to answer in.
+fn query_version(query: &[u8]) -> u8 {
+    match query {
+        [_, time, ..] if query.len() < 12 => 1 + u8::from(*time > 0),
+        _ => 3,
+    }
 }
 
 #[cfg(test)]
@@ -152,6 +162,16 @@ mod tests {
     use super::*;
     use polycast_wire::reach::ASK_LEN_MIN;
     use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn queries_are_told_apart() {
+        for (time, len, version) in [(0, 8, 1), (100, 8, 2), (1, 8, 2), (100, 12, 3), (0, 12, 3), (7, 16, 3)]
+        {
+            let mut query = vec![0; len];
+            (query[0], query[1]) = (0x11, time);
+            assert_eq!(query_version(&query), version, "{time} {len}");
+        }
+    }
 
     #[test]
     fn who_listens_answers_by_multicast_and_alone() {

@@ -1,12 +1,13 @@
 //! With the ports open that docs/guide.md names, and all others closed, everything works; and where multicast
-//! is closed too, everything goes over TCP.
+//! is closed too, everything goes over TCP. So it does where a switch has forgotten who is in a group.
 
 mod common;
 
 use common::lan::{HOSTS, Lan, Running, address};
-use common::{noise, polycast};
-use polycast_testing::until;
+use common::{Place, noise, polycast};
+use polycast_testing::{Need, needs, until};
 use serde_json::Value;
+use std::process::{Child, Command, Stdio};
 
 const OFFER: &str = "tcp dport 18067 accept; ip daddr 239.255.80.67 udp dport 18067 accept";
 const MULTICAST: &str = "ip daddr 239.255.0.0/16 udp dport 18067 accept";
@@ -101,4 +102,151 @@ fn agents_need_the_documented_ports_only() {
         assert_eq!(fabrics(&ran.json()), [fabric; HOSTS - 2], "{}", ran.stdout);
     }
     drop(agents);
+}
+
+/// An Open vSwitch in place of the hosts' bridge, which passes groups on to those alone that it knows to be in
+/// them.
+struct Snooping {
+    place: Place,
+    daemons: Vec<Child>,
+}
+
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+
+impl Snooping {
+    fn new(lan: &Lan) -> Self {
+        let mut switch = Snooping { place: Place::new(), daemons: Vec::new() };
+        let (database, socket) = (switch.place.path("conf.db"), switch.place.path("db.sock"));
+        switch.run(&["ovsdb-tool", "create", &database, SCHEMA]);
+        let space = lan.switch();
+        let remote = format!("--remote=punix:{socket}");
+        switch.begin(&["ip", "netns", "exec", &space, "ovsdb-server", &database, &remote]);
+        until("the database is there", || std::path::Path::new(&socket).exists());
+        let mut words = String::from(
+            "--no-wait -- init -- add-br ovs0 -- set bridge ovs0 datapath_type=netdev mcast_snooping_enable=true \
+             other_config:mcast-snooping-disable-flood-unregistered=true",
+        );
+        for host in 0..HOSTS {
+            words += &format!(" -- add-port ovs0 p{host}");
+            switch.run(&["ip", "-n", &space, "link", "set", &format!("p{host}"), "nomaster"]);
+            // What passes a switch in user space has to be whole.
+            let whole = ["ethtool", "-K", "eth0", "tx", "off", "tso", "off", "gso", "off"];
+            switch.run(&[&["ip", "netns", "exec", &lan.space(host)], &whole[..]].concat());
+        }
+        let db = format!("unix:{socket}");
+        let words: Vec<&str> = words.split_whitespace().collect();
+        switch.run(&[&["ovs-vsctl", &format!("--db={db}")], &words[..]].concat());
+        let control = format!("--unixctl={}", switch.place.path("control"));
+        switch.begin(&["ip", "netns", "exec", &space, "ovs-vswitchd", &db, &control]);
+        until("the switch is there", || std::path::Path::new(&switch.place.path("control")).exists());
+        switch
+    }
+
+    /// Asks the switch.
+    fn ask(&self, words: &[&str]) -> String {
+        let mut command = self.command(&["ovs-appctl", "-t", &self.place.path("control")]);
+        let answer = command.args(words).stdout(Stdio::piped()).output().unwrap();
+        assert!(answer.status.success(), "{words:?}");
+        String::from_utf8(answer.stdout).unwrap()
+    }
+
+    /// Returns the times in seconds since members of Polycast's groups were heard.
+    fn ages(&self) -> Vec<u64> {
+        let shown = self.ask(&["mdb/show", "ovs0"]);
+        let members = shown.lines().filter(|line| line.contains("239.255."));
+        members.map(|line| line.split_whitespace().last().unwrap().parse().unwrap()).collect()
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(words[0]);
+        command
+            .args(&words[1..])
+            .env("OVS_RUNDIR", self.place.path(""))
+            .env("OVS_LOGDIR", self.place.path(""));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    fn run(&self, words: &[&str]) {
+        assert!(self.command(words).status().unwrap().success(), "{words:?}");
+    }
+
+    fn begin(&mut self, words: &[&str]) {
+        let begun = self.command(words).spawn().unwrap();
+        self.daemons.push(begun);
+    }
+}
+
+impl Drop for Snooping {
+    fn drop(&mut self) {
+        for daemon in &mut self.daemons {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+    }
+}
+
+/// Querier of IGMPv2, which asks twice a second; members have half a second to answer.
+const QUERIER: &str = "import socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_IGMP)
+s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(sys.argv[1]))
+while True:
+    s.sendto(bytes([0x11, 5, 0xee, 0xfa, 0, 0, 0, 0]), ('224.0.0.1', 0))
+    time.sleep(0.5)";
+
+/// A switch passes multicast on to members that it has heard by IGMPv2, and hears them again as long as a
+/// querier asks. It forgets them after 15 s at least, and at once where it is told to: then the rest comes
+/// over TCP.
+#[test]
+fn a_switch_that_snoops_needs_a_querier() {
+    let tools = ["ovs-vswitchd", "ethtool", "python3"].map(Need::Tool);
+    if !needs(&[&tools[..], &[Need::File(SCHEMA)]].concat()) {
+        return;
+    }
+    let Some(lan) = Lan::new() else { return };
+    let switch = Snooping::new(&lan);
+    let ask = ["ip", "netns", "exec", &lan.space(0), "python3", "-c", QUERIER, &address(0)];
+    let mut querier = switch.command(&ask).spawn().unwrap();
+    let doctor = |args: &[&str]| {
+        let document = lan.begin(0, &[&["doctor"], args].concat()).end().json();
+        let checks = document["checks"].as_array().unwrap();
+        let found = checks.iter().map(|check| check["found"].as_str().unwrap()).collect::<Vec<_>>();
+        format!("{}\n{}", found.join("\n"), document["way"].as_str().unwrap())
+    };
+    let _listener = lan.begin(1, &["doctor", "--listen"]);
+    let is_known = ["sends each byte once", "eth0 speaks IGMPv2, as a querier there does", "by IGMPv2\n"];
+    until("the doctor sees multicast and the querier", || {
+        let said = doctor(&["--querier", "2s"]);
+        is_known.iter().all(|words| said.contains(words))
+    });
+    // It was heard again since it has joined.
+    let ages = switch.ages();
+    assert!(!ages.is_empty() && ages.iter().all(|age| *age <= 2), "{ages:?}");
+    let file = lan.place.file("slow", &noise(750_000));
+    let rate = ["--rate", "4mbit", "--slow", "wait", "--timeout", "1m"];
+    let deliver = |name: &str, meanwhile: &dyn Fn()| {
+        let (offer, code) = lan.offer(&file, 2, &rate);
+        let accept = |host: usize| {
+            let (from, out) = (address(0), lan.place.path(&format!("{name}{host}")));
+            lan.begin(host, &["accept", &code, "--from", &from, "--out", &out, "--name", &format!("h{host}")])
+        };
+        let accepting = [1, 2].map(accept);
+        meanwhile();
+        for accepting in accepting {
+            let ran = accepting.end();
+            assert_eq!(ran.status, 0, "{}", ran.stderr);
+        }
+        offer.end().json()
+    };
+    assert_eq!(fabrics(&deliver("known", &|| ())), ["ip-multicast"; 2]);
+    querier.kill().unwrap();
+    querier.wait().unwrap();
+    let report = deliver("forgotten", &|| {
+        // It takes three times as long.
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        switch.ask(&["mdb/flush", "ovs0"]);
+    });
+    assert_eq!(fabrics(&report), ["tcp-chain"; 2], "{report}");
+    let said = doctor(&["--to", &address(1)]);
+    assert!(said.contains("no multicast passes between these hosts (this one joined"), "{said}");
 }

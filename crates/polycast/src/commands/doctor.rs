@@ -4,6 +4,7 @@
 mod checks;
 #[cfg(feature = "cluster")]
 mod cluster;
+mod igmp;
 mod reach;
 
 use super::network;
@@ -142,7 +143,9 @@ pub(super) fn run(args: &DoctorArgs, format: Format) -> Result<Exit, Failure> {
     let mut way = None;
     if let Some(used) = used {
         checks::ports(used.address, &mut checks);
-        way = Some(reach::look(&used, args, &mut checks).text());
+        let seen = reach::look(&used, args, &mut checks);
+        igmp::look(&used, &seen, &mut checks);
+        way = Some(seen.text());
     } else {
         checks.push(Check::skipped("multicast", "there is no interface for it"));
     }

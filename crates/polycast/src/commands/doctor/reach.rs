@@ -32,8 +32,8 @@ pub(super) enum Way {
     Multicast,
     /// It does not reach these.
     MulticastBut(Vec<String>),
-    /// It reaches none.
-    Tcp,
+    /// It reaches none, for this reason.
+    Tcp(&'static str),
     /// No other host has answered.
     Unknown,
 }
@@ -46,8 +46,14 @@ impl Way {
             (_, true, true) => Way::Multicast,
             (_, true, false) => Way::MulticastBut(alone),
             (true, false, true) => Way::Unknown,
-            (false, false, _) | (true, false, false) => Way::Tcp,
+            (true, false, false) => Way::Tcp(NOTHING_CAME),
+            (false, false, _) => Way::Tcp("not even this host hears its own"),
         }
+    }
+
+    /// Returns true if a host was seen that multicast does not reach.
+    pub(super) fn lacks_multicast(&self) -> bool {
+        matches!(self, Way::MulticastBut(_) | Way::Tcp(_))
     }
 
     /// It in a sentence.
@@ -61,11 +67,10 @@ impl Way {
                  the object over TCP",
                 named(names)
             ),
-            Way::Tcp => {
-                "no multicast passes between these hosts: Polycast delivers over TCP, from host to host \
-                         (tcp-chain)"
-                    .into()
-            }
+            Way::Tcp(why) => format!(
+                "no multicast passes between these hosts ({why}): Polycast delivers over TCP, from host to host \
+                 (tcp-chain), by several connections where each one is limited"
+            ),
             Way::Unknown => {
                 "no other host has answered, so it is not known whether multicast passes: Polycast tries it, \
                              and goes on over TCP where it does not"
@@ -90,7 +95,7 @@ pub(super) fn look(used: &Interface, args: &DoctorArgs, checks: &mut Vec<Check>)
                 NO_MULTICAST,
                 mend,
             ));
-            return Way::Tcp;
+            return Way::Tcp("this host cannot send any");
         }
     };
     let reached = multicast(used, &asker, checks);
@@ -108,6 +113,8 @@ pub(super) fn look(used: &Interface, args: &DoctorArgs, checks: &mut Vec<Check>)
     Way::of(reached.contains(&used.address), others, alone)
 }
 
+/// It was listened for as long as three short and three long questions take.
+const NOTHING_CAME: &str = "this one joined, and nothing came in 2.4 s";
 const NO_MULTICAST: &str = "everything goes from receiver to receiver over TCP, and `accept` needs --from";
 
 /// Asks all, and says which hosts answered to short and to long questions; gives the addresses of those that
@@ -288,7 +295,9 @@ fn one(
 
 fn look_for_querier(patience: Duration, checks: &mut Vec<Check>) {
     checks.push(match querier(std::time::Duration::from_nanos(patience.0)) {
-        Ok(Some(from)) => Check::ok("querier", format!("{from} asks which hosts are in which group")),
+        Ok(Some((from, version))) => {
+            Check::ok("querier", format!("{from} asks which hosts are in which group, by IGMPv{version}"))
+        }
         Ok(None) => Check::warning(
             "querier",
             format!("no router or switch has asked which hosts are in which group for {} s", patience.0 / 1_000_000_000),
@@ -310,7 +319,7 @@ mod tests {
             (true, true, Vec::new(), "sends each byte once"),
             (true, true, alone(), "but not to gpu3"),
             (true, false, alone(), "no multicast passes"),
-            (false, false, Vec::new(), "no multicast passes"),
+            (false, false, Vec::new(), "(not even this host hears its own): Polycast delivers over TCP"),
             (true, false, Vec::new(), "not known"),
         ] {
             let text = Way::of(here, others, alone).text();
