@@ -9,6 +9,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
@@ -200,7 +201,7 @@ impl Daemons {
 
     /// Starts the manager.
     fn start_manager(&mut self, layout: &Layout, places: &Places, settings: &Path) -> Result<(), LabError> {
-        let address = format!("{}:{MANAGER_PORT}", layout.manager.address);
+        let address = SocketAddr::new(layout.manager.address, MANAGER_PORT).to_string();
         let settings = settings.to_string_lossy();
         let space = Space::named(&layout.manager.name);
         let key = places.key_if_any();
@@ -234,7 +235,7 @@ impl Daemons {
         places: &Places,
         settings: &Path,
     ) -> Result<(), LabError> {
-        let address = format!("{}:{MANAGER_PORT}", layout.manager.address);
+        let address = SocketAddr::new(layout.manager.address, MANAGER_PORT).to_string();
         self.start_manager(layout, places, settings)?;
         let key = places.key_if_any();
         let start = |host: &Host| {

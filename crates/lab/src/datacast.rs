@@ -216,7 +216,7 @@ pub(crate) fn write_agents(
     let graph = CompactGraph::new(network);
     for (host, node) in layout.hosts.iter().zip(0..) {
         let nodes = vec![node_config(network, &graph, node, spec)];
-        let forwarder = process_config(places, &host.name, host.address.into(), nodes);
+        let forwarder = process_config(places, &host.name, host.address, nodes);
         write_settings(&places.agent_settings(&host.name), &AgentSettings { forwarder })?;
     }
     Ok(())
@@ -253,10 +253,10 @@ pub(crate) fn manager_settings(network: &Network, spec: &Spec, layout: &Layout) 
     let quoted =
         |items: Vec<String>| items.into_iter().map(|item| format!("{item:?}")).collect::<Vec<_>>().join(", ");
     let hosts = quoted(layout.hosts.iter().map(|host| host.name.clone()).collect());
-    let at = |address: Ipv4Addr| SocketAddrV4::new(address, CONTROL_PORT).to_string();
+    let at = |address: IpAddr| SocketAddr::new(address, CONTROL_PORT).to_string();
     let mut forwarders: Vec<String> = layout.hosts.iter().map(|host| at(host.address)).collect();
     if network.node_count() > network.server_count() {
-        forwarders.push(at(CONTROL_ADDRESS));
+        forwarders.push(at(CONTROL_ADDRESS.into()));
     }
     let link_bps = spec.rate.map_or(UNSHAPED_BPS, |rate| rate.0);
     let mut text = format!(

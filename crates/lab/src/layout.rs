@@ -3,7 +3,7 @@
 use crate::spec::{Network, Spec};
 use crate::system::Space;
 use polycast_topology::{Clos, Graph, Hybrid, Kind, Node, Wiring};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Port that the manager listens on.
 pub const MANAGER_PORT: u16 = 7400;
@@ -17,8 +17,8 @@ pub const OPTICS: &str = "optics";
 pub struct Host {
     /// Its name, and that of its namespace.
     pub name: String,
-    /// Its address; all are in one network of 16 bits.
-    pub address: Ipv4Addr,
+    /// Its address; all are in one network of 16 bits, or of 64 where they have IPv6.
+    pub address: IpAddr,
     /// Its hardware address.
     pub mac: [u8; 6],
     /// The rack that it is in.
@@ -29,21 +29,21 @@ pub struct Host {
 
 impl Host {
     /// A rack has a network of 24 bits: so one rule of a switch can mean all hosts of a rack.
-    fn placed(number: u32, rack: u32, place: u32) -> Self {
+    fn placed(number: u32, rack: u32, place: u32, over_ipv6: bool) -> Self {
         let (high, low) = (rack as u8, place as u8 + 1);
         Host {
             name: format!("h{number}"),
-            address: Ipv4Addr::new(10, 77, high, low),
+            address: address_of(Ipv4Addr::new(10, 77, high, low), over_ipv6),
             mac: [2, 0x77, 0, 0, high, low],
             rack,
             place,
         }
     }
 
-    fn manager() -> Self {
+    fn manager(over_ipv6: bool) -> Self {
         Host {
             name: "manager".into(),
-            address: MANAGER_ADDRESS,
+            address: address_of(MANAGER_ADDRESS, over_ipv6),
             mac: [2, 0x77, 0, 0, 255, 1],
             rack: 255,
             place: 0,
@@ -54,6 +54,15 @@ impl Host {
     #[must_use]
     pub fn mac_text(&self) -> String {
         self.mac.map(|byte| format!("{byte:02x}")).join(":")
+    }
+}
+
+/// This address, or the one of IPv6 with the same end.
+fn address_of(address: Ipv4Addr, over_ipv6: bool) -> IpAddr {
+    let [.., high, low] = address.octets();
+    match over_ipv6 {
+        true => Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, high.into(), low.into()).into(),
+        false => address.into(),
     }
 }
 
@@ -132,10 +141,10 @@ impl Layout {
             Network::Datacast { .. } => network.hosts(),
             Network::Orca { clos, .. } => clos.hosts_per_leaf(),
         };
-        let placed = |number| Host::placed(number, number / per_rack, number % per_rack);
+        let placed = |number| Host::placed(number, number / per_rack, number % per_rack, spec.over_ipv6);
         let hosts: Vec<Host> = (0..network.hosts()).map(placed).collect();
-        let mut layout =
-            Layout { hosts, manager: Host::manager(), cables: Vec::new(), bridge_ports: Vec::new() };
+        let manager = Host::manager(spec.over_ipv6);
+        let mut layout = Layout { hosts, manager, cables: Vec::new(), bridge_ports: Vec::new() };
         let core = if matches!(network, Network::Bridge { .. }) { "switch" } else { "core" };
         layout.host_cable(&layout.manager.clone(), core, Space::Network, MANAGER_INTERFACE.into());
         layout.bridge_ports.push(MANAGER_INTERFACE.into());
@@ -365,6 +374,7 @@ mod tests {
     fn names_are_short_enough_and_differ() {
         for text in [
             "bridge:200",
+            "bridge:200,ip=6",
             "blast:racks=60,hosts=3",
             "shufflecast:2,3,hosts=8",
             "shufflecast:4,2,hosts=1",

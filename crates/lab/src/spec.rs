@@ -42,6 +42,8 @@ pub struct Spec {
     /// Time that switches of an optical lab may take to answer, and ports to get light, in milliseconds,
     /// where it is given.
     pub patience_ms: Option<u32>,
+    /// True if hosts have IPv6 alone, which only those of a bridge can.
+    pub over_ipv6: bool,
 }
 
 /// Room for packets of 8 KiB, as in Datacast section 7.
@@ -468,6 +470,11 @@ impl FromStr for Spec {
             Some(text) => Some(parts.number("patience-ms", text)?),
             None => None,
         };
+        let over_ipv6 = match if kind == "bridge" { parts.take("ip") } else { None } {
+            None | Some("4") => false,
+            Some("6") => true,
+            Some(other) => return Err(parts.wrong(format!("ip can be 4 or 6, not '{other}'"))),
+        };
         let by_time = match parts.take("choose") {
             None | Some("order") => false,
             Some("time") => true,
@@ -496,7 +503,7 @@ impl FromStr for Spec {
         let share = Rate(OPTICAL_BPS / u64::from(passes)).min(OPTICAL_RATE_MAX);
         let usual = if kind == "datacast" { Some(DATACAST_RATE) } else { optical.then_some(share) };
         let rate = rate.or(usual);
-        Ok(Spec { network, rate, mtu, sealed, always_lit, by_time, patience_ms })
+        Ok(Spec { network, rate, mtu, sealed, always_lit, by_time, patience_ms, over_ipv6 })
     }
 }
 
@@ -562,6 +569,7 @@ impl fmt::Display for Spec {
         }
         f.write_str(if self.always_lit { ",optics=lit" } else { "" })?;
         f.write_str(if self.by_time { ",choose=time" } else { "" })?;
+        f.write_str(if self.over_ipv6 { ",ip=6" } else { "" })?;
         f.write_str(if self.sealed { "" } else { ",sealed=0" })
     }
 }
@@ -579,6 +587,7 @@ mod tests {
         for (text, hosts) in [
             ("bridge:8", 8),
             ("bridge:4,rate=1gbit,mtu=9000", 4),
+            ("bridge:4,ip=6,sealed=0", 4),
             ("blast:racks=8,hosts=2", 16),
             ("blast:racks=3,circuit-ms=0,fanout=2", 6),
             ("blast:racks=3,next=ip-multicast,on-failure=wait", 6),
@@ -646,6 +655,8 @@ mod tests {
             ("blast:racks=4,choose=best", "choose can be order or time, not 'best'"),
             ("blast:racks=4,optics=dim", "optics can be real or lit, not 'dim'"),
             ("bridge:8,optics=real", "'bridge' has no setting 'optics'"),
+            ("bridge:8,ip=5", "ip can be 4 or 6, not '5'"),
+            ("orca:4,ip=6", "'orca' has no setting 'ip'"),
             ("blast:racks=4,on-failure=cry", "'cry'"),
             ("blast:racks=4,dialect=latin", "dialect can be glimmerglass, calient,"),
             ("blast:racks=3,swapped=2", "two ports of 1 to 8, such as 2:3, not '2'"),

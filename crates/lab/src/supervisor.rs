@@ -549,6 +549,8 @@ fn manager_settings(spec: &Spec, layout: &Layout, places: &Places) -> String {
     text.extend(core.or(spec.rate).map(|rate| format!("link-rate = \"{}\"\n", rate.0)));
     text + &match spec.network {
         Network::Datacast { network, .. } => datacast::manager_settings(&network, spec, layout),
+        // The manager's own groups, which are of the family of its address.
+        Network::Bridge { .. } if spec.over_ipv6 => "[ip-multicast]\n".into(),
         Network::Bridge { .. } => {
             format!("[ip-multicast]\npool = \"{a}.{b}.64.0/24\"\n")
         }

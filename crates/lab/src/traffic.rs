@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -112,7 +112,7 @@ pub(crate) struct Placed {
     pub(crate) flow: Flow,
     pub(crate) from: String,
     pub(crate) to: String,
-    pub(crate) address: Ipv4Addr,
+    pub(crate) address: IpAddr,
 }
 
 /// The links of a host that carry data: names of interfaces, and where they lead.
@@ -181,7 +181,7 @@ fn wait_until(at_s: f64, begun: Instant, over: &AtomicBool) -> bool {
 
 fn run_flow(placed: &Placed, begun: Instant, taken: &AtomicU64, over: &AtomicBool) -> io::Result<()> {
     let Flow { begin_s, end_s, window_bytes, .. } = placed.flow;
-    let at = SocketAddr::new(placed.address.into(), 0);
+    let at = SocketAddr::new(placed.address, 0);
     let listener = in_namespace(&space(&placed.to), || {
         let listener = TcpListener::bind(at)?;
         if let Some(bytes) = window_bytes {

@@ -11,6 +11,7 @@ use crate::system::{Space, run};
 use polycast_net::priority::CONTROL_TOS;
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::IpAddr;
 use std::process::Command;
 
 /// The Linux bridge that stands for the packet network.
@@ -60,7 +61,7 @@ pub(crate) fn build(spec: &Spec, layout: &Layout) -> Result<(), LabError> {
     own.push(format!("addr add {CONTROL_ADDRESS}/16 dev {BRIDGE}"));
     Space::Network.batch("ip", &own)?;
     for host in layout.hosts.iter().chain([&layout.manager]) {
-        Space::named(&host.name).batch("ip", &address(host))?;
+        Space::named(&host.name).batch("ip", &address(host, &layout.manager))?;
     }
     // The ends of devices that have namespaces of their own.
     let is_host = |space: &Space| {
@@ -210,13 +211,24 @@ fn connect(cable: &Cable, spec: &Spec, layout: &Layout) -> Vec<String> {
 }
 
 /// The lines of `ip` that give a host its address.
-fn address(host: &Host) -> Vec<String> {
-    vec![
-        "link set lo up".to_string(),
-        "link set eth0 addrgenmode none up".to_string(),
-        format!("addr add {}/16 brd + dev eth0", host.address),
-        "route add 224.0.0.0/4 dev eth0".to_string(),
-    ]
+fn address(host: &Host, manager: &Host) -> Vec<String> {
+    let mut lines = vec!["link set lo up".to_string(), "link set eth0 addrgenmode none up".to_string()];
+    lines.extend(match host.address {
+        IpAddr::V4(address) => {
+            vec![format!("addr add {address}/16 brd + dev eth0"), "route add 224.0.0.0/4 dev eth0".into()]
+        }
+        // No other host can have it, so nothing waits until that was seen.
+        IpAddr::V6(address) => {
+            let mut lines = vec![format!("addr add {address}/64 dev eth0 nodad")];
+            // Multicast does not get to the manager's host, and with IPv6 neighbours find each other by that.
+            if host != manager {
+                let (to, mac) = (manager.address, manager.mac_text());
+                lines.push(format!("neigh replace {to} lladdr {mac} dev eth0 nud permanent"));
+            }
+            lines
+        }
+    });
+    lines
 }
 
 /// The cable between two nodes.

@@ -1,12 +1,13 @@
 //! Hosts with IPv6 alone, behind firewalls that let in what docs/guide.md names: offers over multicast and
-//! without it, and a manager with agents.
+//! without it, and a manager with agents. And a host with IPv6 alone among others with IPv4.
 
 mod common;
 
-use common::lan::{HOSTS, Lan, Running, address_v6};
-use common::noise;
-use polycast_testing::wait_for;
+use common::lan::{HOSTS, Lan, Running, address, address_v6};
+use common::{Place, noise, polycast};
+use polycast_testing::{Need, needs, wait_for};
 use serde_json::Value;
+use std::process::Command;
 
 const OFFER: &str = "tcp dport 18067 accept; ip6 daddr ff15::8050:4c43 udp dport 18067 accept";
 const MULTICAST: &str = "ip6 daddr { ff15::8000:0/112, ff15::8050:4c43 } udp dport 18067 accept";
@@ -66,4 +67,60 @@ fn agents_deliver_to_each_other() {
     let ran = lan.begin(0, &["send", &file, "--to", "h1,h2,h3", "--socket", &own]).end();
     assert_eq!(ran.status, 0, "{}", ran.stderr);
     assert_eq!(fabrics(&ran.json()), ["ip-multicast"; 3]);
+}
+
+/// A manager that listens at all addresses has agents of both families. A source sends to those of its own.
+#[test]
+fn one_of_the_other_family_is_named_and_the_others_go_on() {
+    let Some(lan) = Lan::new() else { return };
+    let ip = |host: usize, words: &str| {
+        let ran = Command::new("ip").args(["-n", &lan.space(host)]).args(words.split(' ')).status().unwrap();
+        assert!(ran.success(), "{words}");
+    };
+    ip(3, "address flush dev eth0");
+    for host in [0, 3] {
+        ip(host, &format!("address add {}/64 dev eth0 nodad", address_v6(host)));
+    }
+    let mut daemons: Vec<Running> = vec![lan.begin(0, &["manager", "--listen", "[::]:7400", "--insecure"])];
+    daemons[0].ready();
+    for host in 0..HOSTS {
+        let (name, socket) = (format!("h{host}"), lan.place.path(&format!("{host}.sock")));
+        let store = lan.place.path(&format!("store{host}"));
+        let manager =
+            if host == 3 { format!("[{}]:7400", address_v6(0)) } else { format!("{}:7400", address(0)) };
+        let words = ["agent", "--manager", &manager, "--insecure", "--name", &name];
+        let local = ["--socket", &socket, "--store", &store];
+        daemons.push(lan.begin(host, &[&words[..], &local].concat()));
+        daemons.last_mut().unwrap().ready();
+    }
+    let own = lan.place.path("0.sock");
+    wait_for("all have joined", || {
+        let status = lan.begin(0, &["status", "--socket", &own]).end().json();
+        status["peers"].as_array().filter(|peers| peers.len() == HOSTS).map(drop)
+    });
+    let file = lan.place.file("object", &noise(3_000_000));
+    let ran = lan.begin(0, &["send", &file, "--to", "h1,h2,h3", "--socket", &own]).end();
+    assert_eq!(ran.status, 1, "{}", ran.stderr);
+    let report = ran.json();
+    println!("{report}");
+    for receiver in report["receivers"].as_array().unwrap() {
+        assert_eq!(receiver["verified"], receiver["name"] != "h3", "{report}");
+    }
+    let why = report["receivers"][2]["error"].as_str().unwrap();
+    assert!(why.contains("its agent has IPv6 (fd79::4), and the source IPv4 (10.79.0.1)"), "{why}");
+    assert!(report["seconds"].as_f64().unwrap() < 5.0, "the others waited for it: {report}");
+}
+
+#[test]
+fn a_lab_has_hosts_with_ipv6_alone() {
+    if !needs(&[Need::Root, Need::Namespaces, Need::Tool("ip"), Need::Tool("tc")]) {
+        return;
+    }
+    let place = Place::new();
+    let file = place.file("object", &noise(1_000_000));
+    let ran = polycast(&["lab", "cast", "bridge:3,ip=6", &file, "--json"]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    assert_eq!(fabrics(&ran.json()), ["ip-multicast"; 2]);
+    let ran = polycast(&["lab", "compare", "bridge:3,ip=6", &file, "--with", "scp"]);
+    assert!(ran.status == 1 && ran.stderr.contains("in a lab with ip=6 only tcp"), "{}", ran.stderr);
 }

@@ -9,7 +9,7 @@ use polycast_net::priority::{Dscp, NoClass};
 use polycast_net::tls::{IdentityFiles, JoinToken, MANAGER};
 use polycast_types::{LOCATION_LEN_MAX, Location, parse_bytes};
 use serde::Deserialize;
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -176,6 +176,12 @@ impl AgentConfig {
             let (host, port) = manager.rsplit_once(':').unwrap_or((manager, ""));
             if host.is_empty() || !port.parse::<u16>().is_ok_and(|port| port > 0) {
                 let reason = format!("'{manager}' is not HOST:PORT, such as 10.0.0.1:7400");
+                return wrong("manager", reason);
+            }
+            let address = host.trim_matches(['[', ']']).split('%').next().unwrap_or_default();
+            if address.parse::<Ipv6Addr>().is_ok_and(|address| address.is_unicast_link_local()) {
+                let reason =
+                    format!("{address} is an address of one link: take another one of the manager's host");
                 return wrong("manager", reason);
             }
         }
@@ -396,6 +402,8 @@ mod tests {
             ("manager = 'host'", "'host' is not HOST:PORT"),
             ("manager = 'host:0'", "'host:0'"),
             ("manager = 'a:1,b'", "'b' is not HOST:PORT"),
+            ("manager = '[fe80::1]:7400'", "fe80::1 is an address of one link"),
+            ("manager = '[fe80::1%eth0]:7400'", "fe80::1 is an address of one link"),
             ("manager = 'a:1'\nname = 'a b'", "'a b'"),
             ("manager = 'a:1'\nname = '../x'", "'../x'"),
             ("manager = 'a:1'\nname = 'all'", "not 'all'"),

@@ -93,6 +93,16 @@ pub(crate) fn invite(
     let failed = |error: FrameError| {
         NotJoining::Unreachable(format!("its agent at {address} cannot be reached: {error}"))
     };
+    let source = invitation.source.ip();
+    if address.is_ipv4() != source.is_ipv4() {
+        let family = |is_v4: bool| if is_v4 { "IPv4" } else { "IPv6" };
+        let (its, own) = (family(address.is_ipv4()), family(source.is_ipv4()));
+        let why = format!(
+            "its agent has {its} ({}), and the source {own} ({source}): give both addresses of one family (--interface)",
+            address.ip()
+        );
+        return Err(NotJoining::Refuses(why));
+    }
     let expected = Expected::Member(name.to_string());
     let mut stream = FrameStream::connect(address, TIMEOUT, security, &expected).map_err(failed)?;
     stream

@@ -38,7 +38,7 @@ pub(super) fn deliver(job: &Job<'_>, bytes: u64) -> Result<Outcome, LabError> {
     about
         .and_then(|about| fs::write(&torrent, about))
         .map_err(|error| LabError::path("describe", job.path, &error))?;
-    let peers = hosts.iter().map(|host| SocketAddrV4::new(job.address(host), PEER_PORT)).collect();
+    let peers = hosts.iter().map(|host| SocketAddrV4::new(job.address_v4(host), PEER_PORT)).collect();
     let tracker = Tracker { peers, gathering: Mutex::new(0), changed: Condvar::new() };
     let hook = job.folder.join("done.sh");
     write_hook(&hook).map_err(|error| LabError::path("write", &hook, &error))?;

@@ -19,7 +19,7 @@ use polycast_api::report::{Delivery, ReceiverReport, Report};
 use polycast_types::ObjectId;
 use std::fs::File;
 use std::io::{self, Read};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -55,8 +55,16 @@ struct Outcome {
 }
 
 impl Job<'_> {
-    fn address(&self, host: &Host) -> Ipv4Addr {
+    fn address(&self, host: &Host) -> IpAddr {
         address(self.spec, self.layout, host)
+    }
+
+    /// The same where the way has IPv4 alone.
+    fn address_v4(&self, host: &Host) -> Ipv4Addr {
+        match self.address(host) {
+            IpAddr::V4(address) => address,
+            IpAddr::V6(_) => unreachable!("a way that has IPv4 alone is refused before"),
+        }
     }
 
     fn place(&self, host: &Host) -> PathBuf {
@@ -65,10 +73,10 @@ impl Job<'_> {
 }
 
 /// A host's address on the links that carry the object.
-pub(crate) fn address(spec: &Spec, layout: &Layout, host: &Host) -> Ipv4Addr {
+pub(crate) fn address(spec: &Spec, layout: &Layout, host: &Host) -> IpAddr {
     let number = layout.hosts.iter().position(|other| other == host);
     match (datacast::network_of(spec), number) {
-        (Some(_), Some(number)) => datacast::server_address(number as u32),
+        (Some(_), Some(number)) => datacast::server_address(number as u32).into(),
         _ => host.address,
     }
 }
@@ -81,6 +89,10 @@ pub(crate) fn deliver(way: Way, job: &Job<'_>) -> Result<(Delivery, ProcessorTim
     let metadata = std::fs::metadata(job.path).map_err(|error| LabError::path("read", job.path, &error))?;
     if !metadata.is_file() {
         let reason = "it delivers single files: name one".to_string();
+        return Err(LabError::Way { text: way.to_string(), reason });
+    }
+    if job.spec.over_ipv6 && matches!(way, Way::Bittorrent | Way::Scp | Way::Rsync | Way::Nfs) {
+        let reason = "in a lab with ip=6 only tcp delivers beside polycast".to_string();
         return Err(LabError::Way { text: way.to_string(), reason });
     }
     std::fs::create_dir_all(&job.folder).map_err(|error| LabError::path("make", &job.folder, &error))?;

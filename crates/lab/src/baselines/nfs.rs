@@ -22,7 +22,7 @@ pub(super) fn deliver(job: &Job<'_>) -> Result<Outcome, LabError> {
     let shared = folder_of(job, &job.source)?;
     // The server gives away files of a file system in memory, which the user's need not be in.
     fs::copy(job.path, shared.join(FILE)).map_err(|error| LabError::path("copy", job.path, &error))?;
-    let address = job.address(&job.source);
+    let address = job.address_v4(&job.source);
     let settings = job.folder.join("ganesha.conf");
     let records = job.folder.join("records");
     fs::create_dir_all(&records).map_err(|error| LabError::path("make", &records, &error))?;

@@ -69,7 +69,7 @@ pub(super) fn await_server(
     server: &mut Child,
 ) -> Result<(), LabError> {
     let begun = Instant::now();
-    let to = SocketAddr::new(job.address(host).into(), port);
+    let to = SocketAddr::new(job.address(host), port);
     let failed = |why: String| {
         let said = last_line(&log_of(job, host)).map(|line| format!("; it said: {line}")).unwrap_or_default();
         LabError::system(format!("reach the server at {} port {port}", host.name), why + &said)

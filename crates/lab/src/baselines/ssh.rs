@@ -37,7 +37,7 @@ pub(super) fn deliver(way: Way, job: &Job<'_>) -> Result<Outcome, LabError> {
         await_server(job, (host, PORT), &job.source, server)?;
     }
     let commands = job.receivers.iter().map(|host| {
-        let to = format!("root@{}:{}", job.address(host), copy_of(job, host)?.display());
+        let to = format!("root@{}:{}", job.address_v4(host), copy_of(job, host)?.display());
         Ok(command(way, job, &client, &to))
     });
     let commands = commands.collect::<Result<Vec<Command>, LabError>>()?;

@@ -15,7 +15,7 @@ use std::time::Instant;
 /// Delivers `bytes`. The kernel moves them from the file to the sockets and from there into files.
 pub(super) fn deliver(job: &Job<'_>, bytes: u64) -> Result<Outcome, LabError> {
     let failed = |error: io::Error| LabError::system("send over TCP", error);
-    let at = SocketAddr::new(job.address(&job.source).into(), 0);
+    let at = SocketAddr::new(job.address(&job.source), 0);
     let listen = || TcpListener::bind(at);
     let listener = in_namespace(&job.place(&job.source), listen).and_then(|made| made).map_err(failed)?;
     let to = listener.local_addr().map_err(failed)?;

@@ -70,7 +70,7 @@ fn number(request: &[u8]) -> Option<u64> {
 /// Both ends of the connection between the leader and an acceptor, each made in its host's namespace.
 fn connect(leader: &Host, acceptor: &Host) -> std::io::Result<(TcpStream, TcpStream)> {
     let place = |host: &Host| -> PathBuf { Path::new("/run/netns").join(&host.name) };
-    let at = SocketAddr::new(leader.address.into(), 0);
+    let at = SocketAddr::new(leader.address, 0);
     let listener = in_namespace(&place(leader), || TcpListener::bind(at))??;
     let to = listener.local_addr()?;
     let far = in_namespace(&place(acceptor), || Connection::connect_timeout(&to, PATIENCE))??;

@@ -559,6 +559,7 @@ Labs:
                                100 Mbit/s and packets of 8 KiB unless set otherwise, trees=N
   ...,rate=1gbit               every link at this rate
   ...,mtu=9000                 larger packets
+  bridge:8,ip=6                hosts with IPv6 alone
 
 Examples:
   polycast lab cast bridge:8 model.bin

@@ -62,7 +62,8 @@ pub(crate) fn addresses(text: &str) -> Result<Vec<SocketAddr>, Failure> {
             "'{text}' is not HOST[:PORT], such as 10.0.0.1, source.example:{OFFER_PORT} or [fd00::1]:{OFFER_PORT}"
         ))
     };
-    if text.parse::<Ipv6Addr>().is_ok() {
+    if text.split('%').next().is_some_and(|address| address.parse::<Ipv6Addr>().is_ok()) {
+        address_v6(text)?;
         return Err(Failure::input(format!("an IPv6 address needs brackets: write [{text}]")));
     }
     let (host, port) = match text.strip_prefix('[').map(|rest| rest.split_once(']').ok_or_else(wrong)) {
@@ -231,6 +232,8 @@ mod tests {
         assert_eq!(addresses("[::1]:9").unwrap(), ["[::1]:9".parse().unwrap()]);
         for (text, words) in [
             ("fd00::1", "[fd00::1]"),
+            ("fe80::1", "one link"),
+            ("fe80::1%eth0", "one link"),
             ("[fe80::1]", "one link"),
             ("[fe80::1%eth0]:9", "one link"),
             ("[10.0.0.1]", "not an IPv6 address"),
