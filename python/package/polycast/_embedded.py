@@ -76,9 +76,12 @@ class Embedded:
         if manager is None:
             listen = listen or "127.0.0.1:0"
             manager = self._run(["manager", "--listen", listen, *key])
-            interface = interface or ("lo" if listen.startswith("127.") else listen.rpartition(":")[0])
+            interface = interface or ("lo" if listen.startswith("127.") else listen.rpartition(":")[0].strip("[]"))
         elif interface is None and manager.startswith(("127.", "localhost")):
             interface = "lo"
+        elif interface is None and manager.startswith("[::1]"):
+            # The loopback's own address is one of IPv4.
+            interface = "::1"
         self.socket = self._folder / "agent.sock"
         line = ["agent", "--manager", manager, "--socket", str(self.socket)]
         line += ["--name", name or f"python-{os.getpid()}-{self._folder.name[-6:]}"]

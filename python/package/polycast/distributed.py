@@ -56,8 +56,10 @@ _LEAVES_WITHIN_S = 10.0
 _LOOK_S = 0.5
 # Request to the kernel for the address of an interface (linux/sockios.h).
 _SIOCGIFADDR = 0x8915
-# An address that is on no network here, so that the way to it is the default route (RFC 5737).
-_FAR = "192.0.2.1"
+# Addresses of IPv6, each with its interface and its scope: 0 for the network's, and others.
+_ADDRESSES_V6 = "/proc/net/if_inet6"
+# Addresses that are on no network here, so that the way to them is the default route (RFC 5737, RFC 3849).
+_FAR = ("192.0.2.1", "2001:db8::1")
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def init(
 
     `rank` and `world_size` default to those of torch.distributed, torchrun or Slurm. The processes meet in the store of torch.distributed's
     group, or of MASTER_ADDR and MASTER_PORT; `rendezvous` gives another place: a store of torch.distributed, or `"file:///FOLDER"`, a
-    folder that all hosts share. `interface` is this host's network interface, by name or IPv4 address (default: the one that reaches the
+    folder that all hosts share. `interface` is this host's network interface, by name or address (default: the one that reaches the
     others). `store` is a folder of this host for objects in transit (default: shared memory). `timeout` is the time in seconds that this
     call and every later one waits for the other processes.
     """
@@ -270,16 +272,17 @@ class Group:
         else:
             # Address of this host on the way to the others, as far as they know their own.
             ways = [way for one in others if one.address and (way := _way_to(one.address))]
-            address = next(iter(ways), "") or _way_to(_FAR)
+            address = next(iter(ways), "") or _way_out()
         if not address:
-            raise Invalid("this host has no address by which the others reach rank 0: say interface=, a network interface by name or IPv4 address")
-        return self._bring(mine, run, key, interface=address, listen=f"{address}:0")
+            raise Invalid("this host has no address by which the others reach rank 0: say interface=, a network interface by name or address")
+        listen = f"[{address}]:0" if ":" in address else f"{address}:0"
+        return self._bring(mine, run, key, interface=address, listen=listen)
 
     def _bring_agent(self, mine: _Rank, job: dict[str, Any]) -> Agent:
         """Starts the agent of this host, and reports it to rank 0."""
         manager = job["manager"]
         try:
-            interface = mine.address if self._interface is not None else _way_to(manager.rpartition(":")[0])
+            interface = mine.address if self._interface is not None else _way_to(manager.rpartition(":")[0].strip("[]"))
             if not interface:
                 raise Invalid(f"there is no way to rank 0's manager at {manager}: say interface=, at rank 0 too")
             agent = self._bring(mine, job["run"], job["key"], interface=interface, manager=manager)
@@ -714,27 +717,41 @@ def _this_process(rank: int, interface: str | None) -> _Rank:
     spaces = [os.readlink(f"/proc/self/ns/{one}") for one in ("net", "pid")]
     host = " ".join([boot, *spaces, f"{folder.st_dev}:{folder.st_ino}", str(os.geteuid())])
     where = _rendezvous.master()
-    address = address or (_way_to(where[0]) if where else "") or _way_to(_FAR)
+    address = address or (_way_to(where[0]) if where else "") or _way_out()
     return _Rank(rank, host, os.uname().nodename, address, VERSION, uuid.uuid4().hex)
 
 
 def _way_to(host: str) -> str:
     """Returns the address of this host on the way to another one, or an empty text if there is no way, or only the loopback."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        try:
-            # No packet is sent.
-            one.connect((host, 9))
-            address: str = one.getsockname()[0]
-        except OSError:
-            return ""
-    return "" if address.startswith("127.") else address
+    try:
+        found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+    except OSError:
+        return ""
+    # An address of IPv4 before one of IPv6, as agents choose theirs.
+    for family, kind, number, _, there in sorted(found, key=lambda one: one[0] != socket.AF_INET):
+        with socket.socket(family, kind, number) as one:
+            try:
+                # No packet is sent.
+                one.connect(there)
+                address = ipaddress.ip_address(one.getsockname()[0].partition("%")[0])
+            except OSError:
+                continue
+        if not address.is_loopback and not address.is_link_local:
+            return str(address)
+    return ""
+
+
+def _way_out() -> str:
+    """Returns the address of this host on the default route."""
+    return next((way for far in _FAR if (way := _way_to(far))), "")
 
 
 def _address_of(interface: str) -> str:
-    """Returns the IPv4 address of a network interface, given by its name or by this address. Raises `Invalid` if there is none."""
+    """Returns the address of a network interface, given by its name or by this address; of IPv4 before IPv6. Raises `Invalid` if there is
+    none."""
     name = text_of("interface", interface)
     try:
-        return str(ipaddress.IPv4Address(name))
+        return str(ipaddress.ip_address(name))
     except ValueError:
         pass
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
@@ -742,7 +759,12 @@ def _address_of(interface: str) -> str:
             asked = struct.pack("256s", name.encode()[:15])
             return socket.inet_ntoa(fcntl.ioctl(one.fileno(), _SIOCGIFADDR, asked)[20:24])
         except OSError:
-            raise Invalid(f"interface={interface!r} is no network interface of this host with an IPv4 address") from None
+            pass
+    for line in Path(_ADDRESSES_V6).read_text().splitlines() if os.path.exists(_ADDRESSES_V6) else []:
+        digits, _, _, scope, _, its_name = line.split()
+        if its_name == name and int(scope, 16) != 0x20:
+            return str(ipaddress.IPv6Address(int(digits, 16)))
+    raise Invalid(f"interface={interface!r} is no network interface of this host with an address")
 
 
 _DEFAULT: Group | None = None
