@@ -52,8 +52,8 @@ impl Hosts {
         (ran.status.code().unwrap(), serde_json::from_slice(&ran.stdout).unwrap())
     }
 
-    /// Waits for verdicts, each on one thing and with these words, and for a way with these: an answer that is
-    /// late counts the next time.
+    /// Waits for verdicts, each on one thing and with these words, and for a way with these: an answer that
+    /// is late counts the next time.
     fn finds(&self, args: &[&str], verdicts: &[(&str, &str, &str)], way: &str, why: &str) {
         until(&format!("{verdicts:?}, as {why}"), || {
             let (status, document) = self.ask(args);

@@ -1,5 +1,5 @@
 //! With the ports open that docs/guide.md names, and all others closed, everything works; and where multicast
-//! is closed too, everything goes over TCP. So it does where a switch has forgotten who is in a group.
+//! is closed too, everything goes over TCP. So it does where a switch has forgotten a group's hosts.
 
 mod common;
 
@@ -104,8 +104,8 @@ fn agents_need_the_documented_ports_only() {
     drop(agents);
 }
 
-/// An Open vSwitch in place of the hosts' bridge, which passes groups on to those alone that it knows to be in
-/// them.
+/// An Open vSwitch in place of the hosts' bridge, which passes groups on to those alone that it knows to be
+/// in them.
 struct Snooping {
     place: Place,
     daemons: Vec<Child>,
