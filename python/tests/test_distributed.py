@@ -289,6 +289,20 @@ print("the end")
     assert not (tmp_path / "job").exists()
 
 
+def test_a_job_has_addresses_of_ipv6(model: Path, tmp_path: Path) -> None:
+    """Two hosts whose agents, and the manager, have addresses of IPv6 alone."""
+    script = """
+group.broadcast_folder(folder / "model", into=here)
+status = group.agent.status()
+print(status.manager, status.control_address)
+"""
+    begin = BEGIN.replace('interface="lo"', 'interface="::1"')
+    with job(script, tmp_path, 4, begin) as running:
+        said = [line.split() for line in running.said()]
+    assert all(address.startswith("[::1]:") for line in said for address in line), said
+    assert same(tmp_path / "2/model", model)
+
+
 @pytest.mark.parametrize("fails", [0, 1])
 def test_all_hear_of_a_rank_that_cannot_begin(tmp_path: Path, fails: int) -> None:
     (tmp_path / "file").touch()
