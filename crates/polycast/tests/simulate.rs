@@ -188,3 +188,18 @@ fn the_ideal_stands_beside_the_time() {
     let ideal_s = run["transfers"][0]["ideal_s"].as_f64().unwrap();
     assert!((ideal_s - 0.026_843_546).abs() < 1e-8, "{ideal_s}");
 }
+
+/// The trees of BCube(4,2) are two, and have no direction of a link in common: each brings 1 Gbit/s.
+#[test]
+fn the_ideal_of_trees_is_what_all_of_them_bring() {
+    let scenario = sample("bcube-pull.toml");
+    let run = document(&["simulate", &scenario, "--json"]);
+    let ideal_s = run["transfers"][0]["ideal_s"].as_f64().unwrap();
+    assert!((ideal_s - f64::from(8 << 20) * 8.0 / 2e9).abs() < 1e-8, "{ideal_s}");
+    assert!(run["finish_s"].as_f64().unwrap() > ideal_s);
+    let people = polycast(&["simulate", &scenario]);
+    assert!(people.stdout.contains("the bytes alone, over its 2 trees at once"), "{}", people.stdout);
+    // One tree alone brings half of that.
+    let one = polycast(&["simulate", &scenario, "--sweep", "pull.trees=1,2"]);
+    assert!(one.stdout.contains("33.6 ms") && one.stdout.contains("67.1 ms"), "{}", one.stdout);
+}

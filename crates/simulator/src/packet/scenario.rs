@@ -14,7 +14,7 @@ pub use detection::Detection;
 pub use layout::{Change, Layout};
 pub use pull::PullConfig;
 pub use report::{
-    LinkReport, LinkSample, Probe, ReceiverReport, ReceiverSample, Report, Sample, TransferReport,
+    LinkReport, LinkSample, Probe, ReceiverReport, ReceiverSample, Report, Sample, TransferReport, Trees,
 };
 
 use super::tcp::TcpConfig;

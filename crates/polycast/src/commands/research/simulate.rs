@@ -66,7 +66,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 struct Run {
     report: Report,
     layout: Layout,
-    /// Time that each transfer's bytes alone take on the source's link.
+    /// Time that each transfer's bytes alone take on the source's link, or over its trees.
     ideals_s: Vec<f64>,
     seed: u64,
     wall_s: f64,
@@ -110,7 +110,12 @@ fn finish(scenario: &Scenario, report: Report, seed: u64, begun: Instant) -> Res
     if let Some(breach) = report.breaches.first() {
         return Err(Failure::unexpected(format!("seed {seed}: {breach}")));
     }
-    let ideals_s = scenario.transfers.iter().map(|plan| ideal_s(scenario, plan)).collect();
+    let transfers = scenario.transfers.iter().zip(&report.transfers);
+    let ideals_s = transfers.map(|(plan, told)| match told.trees {
+        Some(trees) => trees.rate.time_for(plan.bytes).as_secs_f64(),
+        None => ideal_s(scenario, plan),
+    });
+    let ideals_s = ideals_s.collect();
     Ok(Run { report, layout: scenario.layout, ideals_s, seed, wall_s: begun.elapsed().as_secs_f64() })
 }
 
@@ -269,11 +274,12 @@ impl Run {
         }
         match self.ideals_s.as_slice() {
             [ideal_s] => {
-                let _ = writeln!(
-                    text,
-                    "the ideal is {}: the bytes alone, on the source's link",
-                    seconds(*ideal_s)
-                );
+                let over = match report.transfers[0].trees {
+                    Some(trees) if trees.count > 1 => format!("over its {} trees at once", trees.count),
+                    Some(_) => "over its tree".to_string(),
+                    None => "on the source's link".to_string(),
+                };
+                let _ = writeln!(text, "the ideal is {}: the bytes alone, {over}", seconds(*ideal_s));
             }
             _ => text += &self.transfers(),
         }

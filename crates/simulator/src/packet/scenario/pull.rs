@@ -1,9 +1,9 @@
 //! A scenario over the pull transport (Datacast): every node is a caching forwarder.
 
 use super::detection::failures;
-use super::report::{LinkReport, Probe, ReceiverReport, ReceiverSample, Report, last_of, transfers};
+use super::report::{LinkReport, Probe, ReceiverReport, ReceiverSample, Report, Trees, last_of, transfers};
 use super::{Failed, Layout, Problem, Scenario, Transport};
-use crate::packet::pull::{Datagram, FlowConfig, Group, LinkNews, PullWorld};
+use crate::packet::pull::{Datagram, FlowConfig, Group, GroupError, LinkNews, PullWorld};
 use crate::packet::world::routes::Distances;
 use crate::packet::{LinkId, Network, NodeId, Outcome};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -11,11 +11,11 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::ops::Range;
-use polycast_planning::trees::TreePlanner;
+use polycast_planning::trees::{SteinerTree, TreePlanner};
 use polycast_protocol::pull::{
     Blocks, ForwarderConfig, ReceiverInput, Replacement, RetryTime, Route, plan_routes,
 };
-use polycast_topology::{Graph, Network as Topology};
+use polycast_topology::{Failures, Graph, Network as Topology};
 use polycast_types::{Duration, Handle, Rate, Time};
 
 /// Bytes of a hash group of agents.
@@ -114,6 +114,12 @@ enum Action {
     Restart(u32),
 }
 
+/// Returns the rate of the slowest link of a tree, in bits a second.
+fn slowest_in(tree: &SteinerTree, net: &Network<Datagram>) -> u64 {
+    let links = tree.nodes.iter().filter_map(|to| net.link_between(NodeId(to.parent), NodeId(to.node)));
+    links.map(|link| net.rate(link).0).min().unwrap_or(0)
+}
+
 /// A run, and what it needs to bring about what was planned.
 struct Run<'a, 'p> {
     scenario: &'a Scenario,
@@ -145,12 +151,11 @@ impl Scenario {
         let mut net: Network<Datagram> = self.layout.build(self.links, &self.changes, seed)?;
         let members = self.check_transfers()?;
         let mut planner = TreePlanner::new(topology);
-        let slowest = (0..net.link_count()).map(|link| net.rate(LinkId(link)).0).min().unwrap_or(1);
-        let groups: Vec<Group> = members
-            .iter()
-            .enumerate()
-            .map(|(index, members)| self.pull_group(&mut planner, index, members, slowest))
+        let planned = members.iter().enumerate();
+        let planned: Vec<(Group, Trees)> = planned
+            .map(|(index, members)| self.pull_group(&mut planner, &net, index, members))
             .collect::<Result<_, _>>()?;
+        let (groups, trees): (Vec<Group>, Vec<Trees>) = planned.into_iter().unzip();
         let config = self.pull_config(0);
         let header_bytes = groups[0].header_bytes;
         let mut world = PullWorld::new(&topology, header_bytes, |_, ports| config.node(ports));
@@ -176,17 +181,19 @@ impl Scenario {
             probe,
         };
         run.until_the_end();
-        Ok(report(self, &run.net, &run.world, &run.groups))
+        let mut report = report(self, &run.net, &run.world, &run.groups);
+        report.transfers.iter_mut().zip(trees).for_each(|(transfer, trees)| transfer.trees = Some(trees));
+        Ok(report)
     }
 
-    /// A transfer's group, with its own settings.
+    /// A transfer's group, with its own settings, and its trees.
     fn pull_group(
         &self,
         planner: &mut TreePlanner,
+        net: &Network<Datagram>,
         index: usize,
         members: &[NodeId],
-        slowest_bps: u64,
-    ) -> Result<Group, Problem> {
+    ) -> Result<(Group, Trees), Problem> {
         let (plan, config) = (&self.transfers[index], self.pull_config(index));
         let receivers: Vec<u32> = members.iter().map(|node| node.0).collect();
         let blocks = Blocks::new(plan.bytes, config.payload_bytes, config.block_bytes)
@@ -195,9 +202,12 @@ impl Scenario {
         let blocks = lists.ok_or_else(|| {
             Problem::new("pull.payload", "packets that carry lists of names hold at least 64 bytes")
         })?;
-        let group = Group::plan(planner, plan.source, &receivers, blocks, slowest_bps);
         let key = if self.transfers.len() == 1 { "transfer".into() } else { format!("transfer[{index}]") };
-        let mut group = group.map_err(|error| Problem::new(key, error.to_string()))?;
+        let wrong = |error: GroupError| Problem::new(key.clone(), error.to_string());
+        let planned = planner.plan(plan.source, &receivers, &Failures::none());
+        let planned = planned.map_err(|error| wrong(error.into()))?;
+        let slowest_bps = (0..net.link_count()).map(|link| net.rate(LinkId(link)).0).min().unwrap_or(1);
+        let mut group = Group::with_plan(&planned, planner, blocks, slowest_bps).map_err(wrong)?;
         group.transfer = Handle(index as u64 + 1);
         group.credits = config.credits.max(1);
         group.rate.initial_bps = config.initial_rate.map_or(group.rate.initial_bps, |rate| rate.0);
@@ -211,7 +221,9 @@ impl Scenario {
         if let Some(most) = config.trees_max {
             group.routes.iter_mut().for_each(|routes| routes.truncate(most as usize));
         }
-        Ok(group)
+        let used = &planned.trees[..group.trees()];
+        let rate_bps = used.iter().map(|tree| slowest_in(tree, net)).sum();
+        Ok((group, Trees { count: used.len() as u32, rate: Rate(rate_bps) }))
     }
 
     /// Plans the crashes and restarts of receivers.

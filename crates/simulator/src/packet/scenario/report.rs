@@ -5,7 +5,17 @@ use crate::packet::world::{Cluster, Datagram, Phase, Transfer};
 use crate::packet::{LinkId, Network, Outcome, Packet, World};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use polycast_types::{Duration, Time};
+use polycast_types::{Duration, Rate, Time};
+
+/// The trees over which the receivers of a transfer pull.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trees {
+    /// Number of trees.
+    pub count: u32,
+    /// Rate of all together: that of the slowest link of each. No two of them have a direction of a link in
+    /// common.
+    pub rate: Rate,
+}
 
 /// One transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +26,8 @@ pub struct TransferReport {
     pub started_at: Time,
     /// Time at which the last of its receivers had the whole object; `None` if one never did.
     pub finished_at: Option<Time>,
+    /// Its trees, with pull.
+    pub trees: Option<Trees>,
 }
 
 /// One receiver of one transfer.
@@ -236,6 +248,7 @@ pub(super) fn transfers(scenario: &Scenario, receivers: &[ReceiverReport]) -> Ve
         source: plan.source,
         started_at: plan.start,
         finished_at: last_of(receivers.iter().filter(|receiver| receiver.transfer == transfer)),
+        trees: None,
     };
     scenario.transfers.iter().zip(0..).map(of).collect()
 }
