@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any
 import polycast
 import pytest
 from conftest import HANG_S, deleted, until
-from polycast import _program, aio, errors
+from polycast import _program, _progress, aio, errors
 
 Cluster = list[polycast.Agent]
 
@@ -76,6 +78,37 @@ def test_progress_is_shown_to_its_end(file: Path, tmp_path: Path, capsys: pytest
     # What is wrong is told as before, and no note of the program with it.
     with offer(file) as again, pytest.raises(errors.PathError, match=f"^{tmp_path}/made/model.bin is there already"):
         accept(again.code, tmp_path / "made", progress=True)
+
+
+def test_without_tqdm_lines_show_the_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    bar = _progress.bar_of_bytes()
+    for done in (0, 49, 50, 100):
+        bar(done, 100)
+    bar(None, 0)
+    assert [line.split(", ")[-1] for line in capsys.readouterr().err.splitlines()] == ["0 %", "40 %", "50 %", "100 %"]
+
+
+def test_a_bar_has_no_rate_of_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    tqdm = pytest.importorskip("tqdm.auto")
+    made: list[Any] = []
+
+    class Kept(tqdm.tqdm):  # type: ignore[misc, name-defined]
+        def __init__(self, **more: Any) -> None:
+            super().__init__(**more, file=io.StringIO())
+            made.append(self)
+
+    monkeypatch.setattr(tqdm, "tqdm", Kept)
+    bar = _progress.bar_of_bytes()
+    # 10 kB come, and 1 GB was there.
+    for done, spared in [(1, 0), (10**9, 10**9), (10**9 + 10_000, 10**9)]:
+        bar(done, 2 * 10**9, spared)
+        time.sleep(0.15)
+    assert made[0].n == 10**9 + 10_000
+    made[0].refresh()
+    rates = made[0].format_dict
+    assert (rates["rate"] or (rates["n"] - rates["initial"]) / rates["elapsed"]) < 1e6, rates
+    bar(None, 0)
 
 
 def test_folders_and_several_paths(file: Path, tmp_path: Path) -> None:
@@ -425,7 +458,7 @@ def test_a_listener_that_meets_a_fault_wakes_those_that_wait(how: str) -> None:
     lines = "".join(f"{json.dumps(one, separators=(',', ':'))}\n" for one in events)
     told: list[object] = []
 
-    def bar(done: int | None, total: int) -> None:
+    def bar(done: int | None, total: int, spared: int = 0) -> None:
         told.append(done)
         if how == "bar":
             raise BrokenPipeError

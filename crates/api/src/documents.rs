@@ -118,6 +118,7 @@ pub fn transfer(
     json!({
         "object": id(&transfer.app_id, transfer.data_id), "name": name, "direction": direction(transfer),
         "bytes": transfer.length, "verified_bytes": transfer.bytes,
+        "spared_bytes": transfer.spared_bytes,
         "percent": percent_of(transfer.bytes, transfer.length), "rate_bps": rate_bps,
         "receivers": receivers.len(), "done": done, "slowest": slowest.map(|receiver| &receiver.name),
         "slowest_percent": slowest.and_then(|receiver| percent_of(receiver.bytes, transfer.length)),

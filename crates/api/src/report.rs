@@ -115,6 +115,9 @@ pub struct ReceiverReport {
     /// Bytes that it had already when it joined, of an older version or an earlier try.
     #[serde(default)]
     pub spared_bytes: u64,
+    /// Bytes of the object that came to it over the network: it had the others, or they are holes.
+    #[serde(default)]
+    pub came_bytes: u64,
     /// `ip-multicast` or the fabric of the path, or `tcp-chain`: what carried its bytes last.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub fabric: String,
@@ -212,12 +215,14 @@ impl Report {
     pub fn continued(mut self, mut rest: Report, after: f64) -> Self {
         for receiver in &mut rest.receivers {
             receiver.seconds += after;
-            // What it has got it has got from the beginning on, not since the second path.
-            receiver.rate_bps = goodput_bps(receiver.bytes, receiver.seconds);
             // What the first path has brought was sent.
             let before = self.receivers.iter().find(|other| other.name == receiver.name);
-            let before = before.filter(|before| before.bytes > 0);
-            receiver.spared_bytes = before.map_or(receiver.spared_bytes, |before| before.spared_bytes);
+            if let Some(before) = before.filter(|before| before.bytes > 0) {
+                receiver.spared_bytes = before.spared_bytes;
+                receiver.came_bytes += before.came_bytes;
+            }
+            // What came has come from the beginning on, not since the second path.
+            receiver.rate_bps = goodput_bps(receiver.came_bytes, receiver.seconds);
         }
         let again: Vec<ReceiverReport> = rest.receivers;
         self.receivers.retain(|receiver| again.iter().all(|other| other.name != receiver.name));
@@ -304,6 +309,7 @@ pub(crate) mod tests {
             bytes: 900,
             patched_bytes: 30,
             spared_bytes: 9,
+            came_bytes: 891,
             fabric: "ocs".into(),
             slow: error.is_some(),
             rate_bps: 5_760.0,
@@ -355,10 +361,10 @@ pub(crate) mod tests {
             "object": "30313233-3435-3637-3839-616263646566/7", "name": "model.bin", "bytes": 1_000,
             "seconds": 2.0, "goodput_bps": 4_000.0, "fabric": "ocs+tcp-chain",
             "receivers": [
-                { "name": "a", "verified": true, "seconds": 1.25, "patched_bytes": 30, "spared_bytes": 9, "fabric": "ocs",
-                  "slow": false, "rate_bps": 5_760.0 },
-                { "name": "b", "verified": false, "seconds": 1.25, "patched_bytes": 30, "spared_bytes": 9, "fabric": "ocs",
-                  "slow": true, "rate_bps": 5_760.0, "reason": "it went away", "error": "it went away",
+                { "name": "a", "verified": true, "seconds": 1.25, "patched_bytes": 30, "spared_bytes": 9,
+                  "came_bytes": 891, "fabric": "ocs", "slow": false, "rate_bps": 5_760.0 },
+                { "name": "b", "verified": false, "seconds": 1.25, "patched_bytes": 30, "spared_bytes": 9,
+                  "came_bytes": 891, "fabric": "ocs", "slow": true, "rate_bps": 5_760.0, "reason": "it went away", "error": "it went away",
                   "kind": "timed-out" },
             ],
             "sent_bytes": 1_100, "patched_bytes": 100, "spared_bytes": 18, "coded_bytes": 4, "heard": 12, "root": "ab",
@@ -419,7 +425,8 @@ pub(crate) mod tests {
         let ends: Vec<_> = whole.receivers.iter().map(|r| (r.name.as_str(), r.verified, r.seconds)).collect();
         assert_eq!(ends, [("a", true, 1.25), ("b", true, 4.25)]);
         let b = &whole.receivers[1];
-        assert_eq!(b.rate_bps, goodput_bps(b.bytes, 4.25), "its rate is of the whole time");
+        assert_eq!(b.came_bytes, 2 * 891);
+        assert_eq!(b.rate_bps, goodput_bps(b.came_bytes, 4.25), "its rate is of the whole time");
         assert_eq!(
             (whole.seconds, whole.sent_bytes, whole.patched_bytes, whole.heard),
             (4.25, 2_200, 200, 24)

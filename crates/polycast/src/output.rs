@@ -2,7 +2,7 @@
 
 use crate::exit::{Exit, Failure};
 use crate::{reference, screen};
-use polycast_types::{Printable, format_bytes, format_rate};
+use polycast_types::Printable;
 use serde::Serialize;
 use serde_json::Value;
 use std::io::{self, Write};
@@ -99,17 +99,6 @@ pub(crate) fn is_quiet() -> bool {
 /// Returns true if progress is reported as lines of JSON.
 pub(crate) fn tells_events() -> bool {
     EVENTS.load(Ordering::Relaxed)
-}
-
-/// Tells how far a transfer is, where no bar shows it.
-pub(crate) fn progress(bytes: u64, total: u64, rate_bps: u64) {
-    if EVENTS.load(Ordering::Relaxed) {
-        let value =
-            serde_json::json!({ "event": "progress", "bytes": bytes, "total": total, "rate_bps": rate_bps });
-        return event(Format::Json, &value, || ());
-    }
-    let percent = (u128::from(bytes) * 100).checked_div(u128::from(total)).unwrap_or(100);
-    say(&format!("{percent}% of {}, {}", format_bytes(total), format_rate(rate_bps as f64)));
 }
 
 /// Says something to the person at the terminal, unless only errors are wanted. Much of it has come from

@@ -4,14 +4,14 @@
 
 mod line;
 
-#[cfg(feature = "cluster")]
-pub(crate) use line::receivers;
 pub(crate) use line::{Pace, RATE_FROM};
+#[cfg(feature = "cluster")]
+pub(crate) use line::{rate_or_wait, receivers};
 
 use crate::{output, screen};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use line::Position;
-use polycast_api::report::Report;
+use polycast_api::report::{ReceiverReport, Report};
 use polycast_types::format_bytes;
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -21,11 +21,40 @@ const SPIN_EVERY: Duration = Duration::from_millis(120);
 /// A user who sees no bar gets a line so often, and a program an event.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 const EVENT_EVERY: Duration = Duration::from_secs(1);
+/// States of a receiver in which a rate says nothing.
+const FIRST_AWAITED: &str = "waiting for the first byte";
+const FOUND_HERE: &str = "from what was here";
+
+/// Progress of an object that comes here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrived {
+    /// Bytes that are here.
+    pub bytes: u64,
+    /// Bytes of these that did not have to come.
+    pub spared_bytes: u64,
+    /// Its length; 0 where it is not known.
+    pub total: u64,
+}
+
+impl Arrived {
+    /// Returns the state where no rate says anything: none while it comes over the network.
+    fn state(&self, grows: bool, ending: &'static str) -> Option<&'static str> {
+        match self.bytes.saturating_sub(self.spared_bytes) {
+            _ if self.bytes >= self.total => Some(ending),
+            0 if grows => Some(FOUND_HERE),
+            0 => Some(FIRST_AWAITED),
+            _ => None,
+        }
+    }
+}
+
 /// Display while a command runs; it is invisible where standard error is no terminal, and goes when it is
 /// dropped.
 pub(crate) struct Progress {
     bar: ProgressBar,
+    /// Bytes that come over the network, and those that are there.
     pace: RefCell<Pace>,
+    growth: RefCell<Pace>,
     /// Time when a line was last written instead of a bar, or the transfer began.
     told: Cell<Option<Instant>>,
     /// The length of what was all there when that was told last.
@@ -45,7 +74,8 @@ impl Progress {
         bar.set_message(waiting.to_string());
         bar.enable_steady_tick(SPIN_EVERY);
         screen::show(Some(bar.clone()));
-        Progress { bar, pace: RefCell::default(), told: Cell::new(None), last: Cell::new(0) }
+        let (pace, growth) = (RefCell::default(), RefCell::default());
+        Progress { bar, pace, growth, told: Cell::new(None), last: Cell::new(0) }
     }
 
     /// Shows how a request for a path stands; a user who sees no bar gets a line.
@@ -62,9 +92,13 @@ impl Progress {
             return;
         }
         // What all of them have on average: it reaches the end when the last one does.
-        let sum: u128 = running.iter().map(|receiver| u128::from(receiver.bytes)).sum();
-        let bytes = (sum / running.len() as u128) as u64;
-        self.show(bytes, report.bytes, |width| line::receivers(&report.receivers, report.bytes, width));
+        let average = |of: fn(&ReceiverReport) -> u64| {
+            let sum: u128 = running.iter().map(|receiver| u128::from(of(receiver))).sum();
+            (sum / running.len() as u128) as u64
+        };
+        let came = average(|receiver| receiver.came_bytes);
+        let at = self.position(came, (average(|receiver| receiver.bytes), report.bytes), None);
+        self.show(at, |width| line::receivers(&report.receivers, report.bytes, width));
     }
 
     /// Shows how the wait for something stands.
@@ -83,24 +117,33 @@ impl Progress {
         }
     }
 
-    /// Shows how much has come of what comes here, whose length is 0 where it is not known; `waiting` until
-    /// something has.
-    pub(crate) fn reception(&self, bytes: u64, total: u64, waiting: &str) {
+    /// Shows how much is here of what comes here; `waiting` until something is, and `ending` once all is.
+    pub(crate) fn reception(&self, arrived: Arrived, waiting: &str, ending: &'static str) {
+        let Arrived { bytes, spared_bytes, total } = arrived;
         match (bytes, total) {
-            (0, _) => self.state(waiting),
-            (_, 0) => self.state(&format!("{} so far", format_bytes(bytes))),
-            _ => self.show(bytes, total, |_| String::new()),
+            (0, _) => return self.state(waiting),
+            (_, 0) => return self.state(&format!("{} so far", format_bytes(bytes))),
+            _ => {}
         }
+        let mut growth = self.growth.borrow_mut();
+        growth.note(Instant::now(), bytes);
+        let grows = growth.rate_bps().is_some_and(|rate_bps| rate_bps > 0.0);
+        let (came, state) = (bytes.saturating_sub(spared_bytes), arrived.state(grows, ending));
+        self.show(self.position(came, (bytes, total), state), |_| String::new());
     }
 
     /// Takes it away.
     pub(crate) fn finish(self) {}
 
-    fn show(&self, bytes: u64, total: u64, beneath: impl FnOnce(usize) -> String) {
-        let now = Instant::now();
+    /// Returns the position where so many bytes have come over the network.
+    fn position(&self, came: u64, (bytes, total): (u64, u64), state: Option<&'static str>) -> Position {
         let mut pace = self.pace.borrow_mut();
-        pace.note(now, bytes);
-        let rate_bps = pace.rate_bps();
+        pace.note(Instant::now(), came);
+        Position { bytes, came, total, rate_bps: pace.rate_bps(), state }
+    }
+
+    fn show(&self, at: Position, beneath: impl FnOnce(usize) -> String) {
+        let (now, Position { bytes, total, .. }) = (Instant::now(), at);
         if self.bar.is_hidden() {
             let told = self.told.get().unwrap_or(now);
             let every = if output::tells_events() { EVENT_EVERY } else { LINE_EVERY };
@@ -108,13 +151,13 @@ impl Progress {
             let is_last = output::tells_events() && bytes == total && self.last.replace(bytes) != bytes;
             let is_due = is_last || now.duration_since(told) >= every;
             if is_due && !output::is_quiet() {
-                output::progress(bytes, total, rate_bps.unwrap_or(0.0) as u64);
+                at.tell();
             }
             self.told.set(Some(if is_due { now } else { told }));
             return;
         }
         let width = screen::width();
-        let first = Position { bytes, total, rate_bps }.line(width);
+        let first = at.line(width);
         let second = beneath(width);
         let text = if second.is_empty() { first } else { format!("{first}\n{second}") };
         if self.bar.message() != text {
@@ -134,4 +177,22 @@ impl Drop for Progress {
 /// A style from a template that is known to be right.
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_spinner())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that has all but a group of the object waits for its source, and then for the others.
+    #[test]
+    fn a_receiver_says_what_it_waits_for() {
+        let state = |bytes, spared_bytes, grows| {
+            Arrived { bytes, spared_bytes, total: 100 }.state(grows, "here; waiting for the others")
+        };
+        assert_eq!(state(40, 40, true), Some("from what was here"));
+        assert_eq!(state(99, 99, false), Some("waiting for the first byte"));
+        assert_eq!(state(99, 98, false), None);
+        assert_eq!(state(100, 99, true), Some("here; waiting for the others"));
+        assert_eq!(state(100, 100, false), Some("here; waiting for the others"));
+    }
 }

@@ -42,6 +42,8 @@ pub(crate) struct Acceptance {
     pub patched_bytes: u64,
     /// Bytes that were here already, of an older version or an earlier try, and were not sent.
     pub spared_bytes: u64,
+    /// Bytes that came over the network: the others were here, or are holes.
+    pub came_bytes: u64,
     /// Hash groups of 256 KiB that came with wrong bytes, and again: another host sends to the data channel,
     /// or a cable is bad.
     pub corrupt_groups: u64,
@@ -145,10 +147,9 @@ pub(crate) fn document(delivery: &Delivery, copies: &Copies) -> Result<serde_jso
 pub(crate) fn text(delivery: &Delivery, copies: &Copies) -> String {
     let report = &delivery.report;
     let verified = verified(report);
-    let had_it = |receiver: &ReceiverReport| !receiver.verified || receiver.spared_bytes >= report.bytes;
     let how = match verified {
         0 => format!(" over {}", report.fabric),
-        _ if report.receivers.iter().all(had_it) => ": nothing had to be sent".to_string(),
+        _ if came(report) == 0 => ": nothing had to be sent".to_string(),
         _ => format!("{} over {}", rate(came(report), report.seconds), report.fabric),
     };
     let mut text = format!(
@@ -211,6 +212,7 @@ impl From<Received> for Acceptance {
             verified: true,
             patched_bytes: received.patched_bytes,
             spared_bytes: received.spared_bytes,
+            came_bytes: received.came_bytes,
             corrupt_groups: received.corrupt_groups,
             sealed: received.sealed,
             forged_packets: received.forged_packets,
@@ -233,12 +235,15 @@ impl Acceptance {
             false => String::new(),
         };
         let came_s = self.seconds - self.waited_s;
+        let how = match self.came_bytes {
+            0 => ", nothing had to be sent".to_string(),
+            came => rate(came, came_s),
+        };
         let mut text = format!(
-            "{} ({}) verified in {}{waited}{}: {}\n",
+            "{} ({}) verified in {}{waited}{how}: {}\n",
             Printable(&self.name),
             format_bytes(self.bytes),
             seconds(came_s),
-            rate(self.bytes.saturating_sub(self.spared_bytes), came_s),
             self.path.display(),
         );
         if self.patched_bytes > 0 {
@@ -255,10 +260,9 @@ impl Acceptance {
     }
 }
 
-/// `, 9.41 Gbit/s`, of bytes that came; nothing where none did, or the time was too short for a rate to mean
-/// anything.
+/// `, 9.41 Gbit/s`, of bytes that came; nothing where the time was too short for a rate to mean anything.
 fn rate(came: u64, seconds: f64) -> String {
-    if came == 0 || seconds < RATE_FROM.as_secs_f64() {
+    if seconds < RATE_FROM.as_secs_f64() {
         return String::new();
     }
     format!(", {}", format_rate(goodput_bps(came, seconds)))
@@ -267,14 +271,14 @@ fn rate(came: u64, seconds: f64) -> String {
 /// The most that came to one of the receivers: what it had already did not travel.
 fn came(report: &Report) -> u64 {
     let verified = report.receivers.iter().filter(|receiver| receiver.verified);
-    verified.map(|receiver| report.bytes.saturating_sub(receiver.spared_bytes)).max().unwrap_or(0)
+    verified.map(|receiver| receiver.came_bytes).max().unwrap_or(0)
 }
 
 /// Copies of the object that left its host, and those that did not have to: `1 copy left this host, 7 were
 /// saved`. Nothing where none was saved.
 fn saved(report: &Report) -> Option<String> {
     let verified = report.receivers.iter().filter(|receiver| receiver.verified);
-    let come: u64 = verified.map(|receiver| report.bytes.saturating_sub(receiver.spared_bytes)).sum();
+    let come: u64 = verified.map(|receiver| receiver.came_bytes).sum();
     let copies = |bytes: u64| (bytes as f64 / report.bytes.max(1) as f64 * 100.0).round() / 100.0;
     let (left, saved) = (copies(report.sent_bytes), copies(come.saturating_sub(report.sent_bytes)));
     let verb = |number: f64| if (number - 1.0).abs() < f64::EPSILON { "was" } else { "were" };
@@ -338,8 +342,10 @@ mod tests {
 
     #[test]
     fn copies_that_were_saved_are_counted() {
-        let receiver =
-            |verified, spared_bytes| ReceiverReport { verified, spared_bytes, ..ReceiverReport::default() };
+        let receiver = |verified, spared_bytes| {
+            let came_bytes = if verified { 1_000 - spared_bytes } else { 0 };
+            ReceiverReport { verified, spared_bytes, came_bytes, ..ReceiverReport::default() }
+        };
         let of = |sent_bytes, receivers| {
             let report = serde_json::from_value(serde_json::json!({
                 "object": "7", "bytes": 1_000, "seconds": 1.0, "fabric": "ip-multicast", "sent_bytes": sent_bytes,
@@ -390,7 +396,8 @@ mod tests {
             let error = (!verified).then_some("it went away");
             serde_json::json!({
                 "name": "b", "verified": verified, "seconds": 1.0, "bytes": 0, "patched_bytes": 0, "spared_bytes": spared,
-                "fabric": "ip-multicast", "slow": false, "rate_bps": 0.0, "error": error,
+                "came_bytes": if verified { 1_024 - spared } else { 0 }, "fabric": "ip-multicast", "slow": false,
+                "rate_bps": 0.0, "error": error,
             })
         };
         for (receivers, said) in [

@@ -150,3 +150,35 @@ fn a_host_that_dies_holds_no_other_and_goes_on_from_what_it_has() {
         is_delta(&published);
     }
 }
+
+/// Where all have the object neither it nor a delta has to help, and nothing is said of one; holes are nothing
+/// that anyone lacks.
+#[test]
+fn of_what_all_have_no_delta_is_spoken_of() {
+    let cluster = Cluster::start(&["a", "b"]);
+    let mut weights = common::noise(LEN);
+    let file = |name: &str, weights: &[u8]| {
+        let path = cluster.place.file(name, weights);
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        file.set_len(3 * LEN as u64).unwrap();
+        path
+    };
+    let first = file("v1", &weights);
+    step(&mut weights, 1);
+    let second = file("v2", &weights);
+    let send = |file: &str| cluster.at("a", &["send", file, "--as", "w", "--to", "b"]).json();
+    assert_eq!(send(&first)["receivers"][0]["verified"], true);
+    let changed = send(&second);
+    assert!(changed["coded_bytes"].as_u64() > Some(0), "{changed}");
+    let again = send(&second);
+    assert_eq!(
+        (&again["sent_bytes"], &again["receivers"][0]["came_bytes"]),
+        (&0.into(), &0.into()),
+        "{again}"
+    );
+    assert_eq!(
+        (&again["events"], &again["receivers"][0]["verified"]),
+        (&Value::Null, &true.into()),
+        "{again}"
+    );
+}

@@ -539,3 +539,40 @@ fn without_a_terminal_lines_say_how_far_it_is() {
     assert_eq!(source.stderr.lines().count(), 1, "{}", source.stderr);
     assert!(source.stderr.contains("polycast accept sabab-dabad-tabat"), "{}", source.stderr);
 }
+
+/// The events of progress in what a command has said: the bytes that were there, and the rate.
+fn progress_in(said: &str) -> Vec<(u64, f64)> {
+    let events = said.lines().filter(|line| line.starts_with("{\"event\":\"progress\""));
+    let events = events.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    events.map(|event| (event["bytes"].as_u64().unwrap(), event["rate_bps"].as_f64().unwrap())).collect()
+}
+
+/// What a receiver had before does not travel: no rate is above the one that was allowed.
+#[test]
+fn rates_are_of_what_comes() {
+    let _alone = NETWORK.lock().unwrap_or_else(PoisonError::into_inner);
+    let place = Place::new();
+    let mut bytes = noise(24_000_000);
+    let (file, copy) = (place.file("object.bin", &bytes), place.path("copy"));
+    // Eight groups of 256 KiB have to come: half a second at this rate.
+    (0..8).for_each(|at| bytes[at * 3_000_000] ^= 1);
+    fs::write(&copy, &bytes).unwrap();
+    let code = ["--interface", "lo", "--json", "--code", "sabab-dabad-tabat"];
+    let offer = begin(&[&["offer", &file, "--receivers", "1", "--rate", "40mbit"], &code[..]].concat());
+    let accept = ["accept", "sabab-dabad-tabat", "--update", "-o", &copy, "--interface", "lo", "--json"];
+    let (accept, offer) = (end(begin(&accept)), end(offer));
+    assert_eq!((accept.status, offer.status), (0, 0), "{} {}", accept.stderr, offer.stderr);
+    let (got, report) = (accept.json(), offer.json());
+    let came = got["came_bytes"].as_u64().unwrap();
+    // The source counts whole fragments, the last of which may lie in two groups.
+    let sent = report["receivers"][0]["came_bytes"].as_u64().unwrap();
+    assert!(came == 8 << 18 && (came..came + 8 * 9_000).contains(&sent), "{got} {report}");
+    assert_eq!(got["spared_bytes"].as_u64().unwrap() + came, 24_000_000);
+    assert!(report["receivers"][0]["rate_bps"].as_f64().unwrap() < 40e6, "{report}");
+    for said in [&accept.stderr, &offer.stderr] {
+        let told = progress_in(said);
+        assert_eq!(told.last().unwrap().0, 24_000_000, "{said}");
+        // Packets that were queued may come a little faster than they were sent.
+        assert!(told.iter().all(|(_, rate_bps)| *rate_bps < 60e6), "{said}");
+    }
+}

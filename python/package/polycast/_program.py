@@ -195,18 +195,18 @@ def _hear(line: str, said: _Said) -> None:
     if event is None:
         said.lines.append(line.strip())
     elif event["event"] == "progress":
-        _show(said, event.get("bytes", 0), event.get("total", 0))
+        _show(said, event.get("bytes", 0), event.get("total", 0), event.get("spared_bytes", 0))
     elif said.event is None:
         said.event = event
         said.told.set()
 
 
-def _show(said: _Said, done: int | None, total: int) -> None:
+def _show(said: _Said, done: int | None, total: int, spared: int = 0) -> None:
     """Reports the program's progress to the bar. A bar that fails, as on a closed standard error, is dropped, and the transfer goes on."""
     if said.bar is None:
         return
     try:
-        said.bar(done, total)
+        said.bar(done, total, spared)
     except Exception:
         said.bar = None
 

@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from polycast._events import Event, Finished, Progress
 
@@ -30,15 +30,17 @@ def shown(is_wanted: bool) -> Iterator[Callable[[Event], None]]:
 @contextlib.contextmanager
 def bar_shown(is_wanted: bool) -> Iterator[Bar]:
     """Yields a bar that ends with the block, or one that shows nothing if none was requested."""
-    bar: Bar = bar_of_bytes() if is_wanted else lambda done, length: None
+    bar: Bar = bar_of_bytes() if is_wanted else lambda done, length, spared=0: None
     try:
         yield bar
     finally:
         bar(None, 0)
 
 
-# Takes the number of bytes that are done and the total, or `None` at the end.
-Bar = Callable[[int | None, int], None]
+class Bar(Protocol):
+    """Takes the number of bytes that are done, or `None` at the end, the total, and how many of those that are done did not travel."""
+
+    def __call__(self, done: int | None, length: int, spared: int = 0) -> None: ...
 
 
 def bar_of_bytes() -> Bar:
@@ -49,14 +51,17 @@ def bar_of_bytes() -> Bar:
         return _Lines()
     made: Any = None
 
-    def show(done: int | None, length: int) -> None:
+    def show(done: int | None, length: int, spared: int = 0) -> None:
         nonlocal made
         if done is None:
             if made is not None:
                 made.close()
             return
         if made is None:
-            made = tqdm(total=length, unit="B", unit_scale=True, unit_divisor=1024, desc="polycast")
+            made = tqdm(total=length, initial=spared, unit="B", unit_scale=True, unit_divisor=1024, desc="polycast")
+        # What was there before has no rate.
+        jump = spared - made.initial
+        made.initial, made.n, made.last_print_n = spared, made.n + jump, made.last_print_n + jump
         made.update(done - made.n)
 
     return show
@@ -68,7 +73,7 @@ class _Lines:
     def __init__(self) -> None:
         self._tenths = -1
 
-    def __call__(self, done: int | None, length: int) -> None:
+    def __call__(self, done: int | None, length: int, spared: int = 0) -> None:
         if done is None:
             return
         tenths = _TENTHS * done // length if length else _TENTHS

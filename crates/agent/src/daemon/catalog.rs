@@ -82,6 +82,8 @@ pub(crate) struct Progress {
     /// The name that it has at the source, once that is known.
     pub name: OnceLock<String>,
     pub bytes: AtomicU64,
+    /// Bytes of these that did not have to come: they were here, or are holes.
+    pub spared: AtomicU64,
     pub total: AtomicU64,
     /// Parts of it that are verified.
     pub arrivals: Arc<Arrivals>,
@@ -125,7 +127,7 @@ impl State {
 #[derive(Debug)]
 pub(crate) enum Snapshot {
     Available(Available),
-    Receiving { name: String, bytes: u64, total: u64, holder: Option<Holder> },
+    Receiving { name: String, bytes: u64, spared: u64, total: u64, holder: Option<Holder> },
 }
 
 impl Snapshot {
@@ -687,6 +689,7 @@ fn snapshot(state: &State) -> Snapshot {
         State::Receiving(progress) => Snapshot::Receiving {
             name: progress.name.get().cloned().unwrap_or_default(),
             bytes: progress.bytes.load(Ordering::Relaxed),
+            spared: progress.spared.load(Ordering::Relaxed),
             total: progress.total.load(Ordering::Relaxed),
             holder: progress.holder,
         },

@@ -140,7 +140,7 @@ fn unix_ms(time: SystemTime) -> u64 {
 pub(super) fn object(id: ObjectId, snapshot: Snapshot, stored: &Path, user: User) -> api::Object {
     match snapshot {
         Snapshot::Available(object) => available(id, object, stored, user),
-        Snapshot::Receiving { name, bytes, total, holder } => api::Object {
+        Snapshot::Receiving { name, bytes, total, holder, .. } => api::Object {
             name,
             app_id: id.app.0.to_vec(),
             data_id: id.data.0,

@@ -641,6 +641,7 @@ fn run(
         // Of what is made of a delta nothing is here before the delta is.
         if !is_delta {
             receive.progress().bytes.store(progress.bytes, Ordering::Relaxed);
+            receive.progress().spared.store(progress.spared_bytes, Ordering::Relaxed);
             receive.progress().total.store(progress.total, Ordering::Relaxed);
         }
         // Where others fetch from this end the transfer goes on for them; readers need not wait for that.

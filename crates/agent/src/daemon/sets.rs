@@ -688,6 +688,7 @@ impl Sums {
             receiver.bytes += own.bytes;
             receiver.patched_bytes += own.patched_bytes;
             receiver.spared_bytes += own.spared_bytes;
+            receiver.came_bytes += own.came_bytes;
             receiver.slow |= own.slow;
         }
     }
@@ -699,8 +700,7 @@ impl Sums {
             outcomes.into_iter().flatten().map(|(name, outcome)| (name.as_str(), outcome)).collect();
         for receiver in &mut report.receivers {
             receiver.seconds = report.seconds;
-            let came = receiver.bytes.saturating_sub(receiver.spared_bytes);
-            receiver.rate_bps = polycast_api::report::goodput_bps(came, receiver.seconds);
+            receiver.rate_bps = polycast_api::report::goodput_bps(receiver.came_bytes, receiver.seconds);
             if outcomes.is_none() {
                 receiver.verified = false;
             } else if let Some(Err(why)) = ended.get(receiver.name.as_str()) {

@@ -70,17 +70,19 @@ fn transfers(shared: &Shared, sends: &Sends, user: User) -> Vec<Transfer> {
             report: report.map(|report| report.as_ref().into()),
             waiting: standing.granted.is_none().then(|| convert::waiting(standing.waiting.as_ref())),
             granted: standing.granted.as_ref().map(convert::granted),
+            spared_bytes: 0,
         });
     }
     let objects = shared.catalog.list(None).into_iter();
     for (id, snapshot) in objects.filter(|(_, snapshot)| snapshot.is_for(user)) {
-        if let Snapshot::Receiving { bytes, total, .. } = snapshot {
+        if let Snapshot::Receiving { bytes, spared, total, .. } = snapshot {
             transfers.push(Transfer {
                 app_id: id.app.0.to_vec(),
                 data_id: id.data.0,
                 direction: Direction::Receiving.into(),
                 length: total,
                 bytes,
+                spared_bytes: spared,
                 ..Transfer::default()
             });
         }

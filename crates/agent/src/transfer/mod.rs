@@ -449,6 +449,8 @@ pub struct Received {
     pub patched_bytes: u64,
     /// Bytes that were here already, of an older version or an earlier try, and were not sent.
     pub spared_bytes: u64,
+    /// Bytes that came over the network: the others were here, or are holes.
+    pub came_bytes: u64,
     /// Hash groups that came with wrong bytes, and again.
     pub corrupt_groups: u64,
     /// Set if only the source and its receivers could read the bytes on their way.
@@ -466,6 +468,8 @@ pub struct ReceiverProgress {
     pub name: String,
     /// Verified bytes.
     pub bytes: u64,
+    /// Bytes of these that did not have to come: they were here, or are holes.
+    pub spared_bytes: u64,
     /// Length of the object.
     pub total: u64,
     /// Once the object is where it belongs: what was received. The transfer may go on for others, which fetch

@@ -331,14 +331,15 @@ impl Run {
                 on_event(&ReceiverProgress {
                     name: self.offer.name.clone(),
                     bytes: self.machine.verified_bytes(),
+                    spared_bytes: self.unsent_bytes(),
                     total: self.offer.geometry.object_len,
                     received: None,
                 });
             }
             if self.committed_at.is_some() && !std::mem::replace(&mut told_committed, true) {
-                let total = self.offer.geometry.object_len;
+                let (total, spared_bytes) = (self.offer.geometry.object_len, self.unsent_bytes());
                 let (name, received) = (self.offer.name.clone(), self.received());
-                on_event(&ReceiverProgress { name, bytes: total, total, received });
+                on_event(&ReceiverProgress { name, bytes: total, spared_bytes, total, received });
             }
             self.link.handle(GuestInput::Serves(self.served.active() > 0));
             if let Some(received) = self.turn_session()? {
@@ -346,6 +347,12 @@ impl Run {
             }
             ready = self.wait(looks)?;
         }
+    }
+
+    /// Returns the number of bytes that are verified and did not have to be sent. Before this end has said what
+    /// it has, none is.
+    fn unsent_bytes(&self) -> u64 {
+        if self.begun { self.spared_bytes + self.holes_len } else { self.machine.verified_bytes() }
     }
 
     /// Notes when the first bytes come.
@@ -400,6 +407,7 @@ impl Run {
             waited: self.came_at.map_or(0.0, |at| Duration(at.0).as_secs_f64()),
             patched_bytes: self.machine.patched_bytes(),
             spared_bytes: self.spared_bytes,
+            came_bytes: self.offer.geometry.object_len.saturating_sub(self.unsent_bytes()),
             corrupt_groups: self.machine.corrupt_groups(),
             sealed: self.intake.seal.is_some(),
             forged_packets: self.intake.forged.packets,

@@ -82,6 +82,7 @@ impl Engine for Lingers {
             waited: 0.0,
             patched_bytes: 0,
             spared_bytes: 0,
+            came_bytes: 1,
             corrupt_groups: 0,
             sealed: false,
             forged_packets: 0,
@@ -90,7 +91,7 @@ impl Engine for Lingers {
         if !self.serves {
             return Ok(received);
         }
-        on_event(&ReceiverProgress { name, bytes: 1, total: 1, received: Some(received) });
+        on_event(&ReceiverProgress { name, bytes: 1, spared_bytes: 0, total: 1, received: Some(received) });
         Err(self.linger(&self.receives, &spec.cancel))
     }
 

@@ -155,7 +155,13 @@ impl Engine for FakeEngine {
         let Sink::Kept { path, keeper } = spec.sink else { panic!("{:?}", spec.sink) };
         let (name, kind, bytes, done) = self.parcels.lock().unwrap().get(&handle.0).unwrap().clone();
         let length = bytes.len() as u64;
-        let half = ReceiverProgress { name: name.clone(), bytes: length / 2, total: length, received: None };
+        let half = ReceiverProgress {
+            name: name.clone(),
+            bytes: length / 2,
+            spared_bytes: 0,
+            total: length,
+            received: None,
+        };
         on_event(&half);
         while self.hold.load(Ordering::SeqCst) {
             if spec.cancel.load(Ordering::SeqCst) {
@@ -200,6 +206,7 @@ impl Engine for FakeEngine {
             waited: 0.0,
             patched_bytes: 0,
             spared_bytes: 0,
+            came_bytes: length,
             corrupt_groups: 0,
             sealed: false,
             forged_packets: 0,

@@ -8,7 +8,7 @@ use super::spool::Spool;
 use crate::args::AcceptArgs;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
-use crate::progress::Progress;
+use crate::progress::{Arrived, Progress};
 use crate::report::Acceptance;
 use crate::{cancel, object};
 use polycast_agent::transfer::{
@@ -69,7 +69,8 @@ pub(super) fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
     let mut news = |news: &_| searching.say(news);
     let outcome = transfer::accept(spec, &search, &mut news, &mut meet, &mut |state| {
         let waiting = format!("waiting for the source to begin with {}", Printable(&state.name));
-        progress.reception(state.bytes, state.total, &waiting);
+        let arrived = Arrived { bytes: state.bytes, spared_bytes: state.spared_bytes, total: state.total };
+        progress.reception(arrived, &waiting, "here; waiting for the others");
     });
     progress.finish();
     if let Some(why) = refused {

@@ -1,7 +1,8 @@
 //! The two lines of a running transfer, as text of a given width: how far it is, and for whom it runs.
 
+use crate::output::{self, Format};
 use polycast_api::report::ReceiverReport;
-use polycast_types::{Printable, format_rate};
+use polycast_types::{Printable, format_bytes, format_rate};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -60,15 +61,44 @@ impl Pace {
 pub(crate) struct Position {
     /// Bytes that are there.
     pub bytes: u64,
+    /// Bytes of these that came over the network.
+    pub came: u64,
     /// Bytes that there will be.
     pub total: u64,
-    /// Rate at which they arrive.
+    /// Rate at which they come over the network.
     pub rate_bps: Option<f64>,
+    /// State in which no rate says anything.
+    pub state: Option<&'static str>,
+}
+
+/// A rate for people: one that gets nothing waits.
+pub(crate) fn rate_or_wait(rate_bps: f64) -> String {
+    if rate_bps == 0.0 { "waiting".to_string() } else { format_rate(rate_bps) }
 }
 
 impl Position {
     fn percent(&self) -> u64 {
         percent(self.bytes, self.total)
+    }
+
+    /// `1.21 Gbit/s`, or the state; nothing where neither is known.
+    pub(crate) fn happening(&self) -> Option<String> {
+        self.state.map(str::to_string).or_else(|| self.rate_bps.map(rate_or_wait))
+    }
+
+    /// Says it where no bar shows it: a line for people, or an event.
+    pub(crate) fn tell(&self) {
+        let Position { bytes, came, total, .. } = *self;
+        let (rate_bps, spared_bytes) = (self.rate_bps.unwrap_or(0.0), bytes.saturating_sub(came));
+        if output::tells_events() {
+            let event = serde_json::json!({
+                "event": "progress", "bytes": bytes, "spared_bytes": spared_bytes, "total": total,
+                "rate_bps": rate_bps as u64,
+            });
+            return output::event(Format::Json, &event, || ());
+        }
+        let happening = self.happening().unwrap_or_else(|| rate_or_wait(rate_bps));
+        output::say(&format!("{}% of {}, {happening}", self.percent(), format_bytes(total)));
     }
 
     /// `54.00 of 188.17 MiB`
@@ -85,7 +115,7 @@ impl Position {
 
     /// `1 min 5 s left`; nothing where it is not known.
     fn left(&self) -> Option<String> {
-        let rate_bps = self.rate_bps.filter(|rate| *rate > 0.0)?;
+        let rate_bps = self.rate_bps.filter(|rate| *rate > 0.0 && self.state.is_none())?;
         let left_s = self.total.saturating_sub(self.bytes) as f64 * 8.0 / rate_bps;
         let whole = left_s.ceil() as u64;
         match whole {
@@ -99,8 +129,7 @@ impl Position {
     /// The bar and what is beside it: what has no room is left out, the amount first.
     pub(crate) fn line(&self, width: usize) -> String {
         let percent = format!("{:>3}%", self.percent());
-        // One that has nothing to do waits for others.
-        let rate = self.rate_bps.map(|bps| if bps == 0.0 { "waiting".to_string() } else { format_rate(bps) });
+        let rate = self.happening();
         let (amount, left) = (Some(self.amount()), self.left());
         let choices = [
             [amount, rate.clone(), left.clone()],
@@ -212,7 +241,13 @@ mod tests {
 
     #[test]
     fn a_line_fits_and_leaves_out_the_amount_first() {
-        let at = Position { bytes: 54 * MIB, total: 188 * MIB, rate_bps: Some(1.21e9) };
+        let at = Position {
+            bytes: 54 * MIB,
+            came: 54 * MIB,
+            total: 188 * MIB,
+            rate_bps: Some(1.21e9),
+            state: None,
+        };
         assert_eq!(
             at.line(80),
             "[========>                    ]  28%  54.00 of 188.00 MiB  1.21 Gbit/s  1 s left"
@@ -222,6 +257,8 @@ mod tests {
         assert_eq!(at.line(20), "[===>         ]  28%");
         let held_up = Position { rate_bps: Some(0.0), ..at };
         assert_eq!(held_up.line(60), "[======>                ]  28%  54.00 of 188.00 MiB  waiting");
+        let here = Position { bytes: 188 * MIB, state: Some("here; waiting for the others"), ..at };
+        assert_eq!(here.line(60), "[=======================] 100%  here; waiting for the others");
         for (bytes, total, rate_bps) in [
             (0, 0, None),
             (0, 3, None),
@@ -231,7 +268,7 @@ mod tests {
             (5 * MIB, 900_000 * MIB, Some(123.456e6)),
         ] {
             for width in 4..130 {
-                let line = Position { bytes, total, rate_bps }.line(width);
+                let line = Position { bytes, came: bytes, total, rate_bps, state: None }.line(width);
                 assert!(line.chars().count() <= width, "{width}: {line}");
                 assert!(line.contains('%'), "{width}: {line}");
             }
@@ -248,7 +285,7 @@ mod tests {
             (Some(80.0 * MIB as f64), Some("10 min 0 s left")),
             (Some(8e3 * MIB as f64), Some("6 s left")),
         ] {
-            let at = Position { bytes: 0, total: 6_000 * MIB, rate_bps };
+            let at = Position { bytes: 0, came: 0, total: 6_000 * MIB, rate_bps, state: None };
             assert_eq!(at.left().as_deref(), left, "{rate_bps:?}");
         }
     }

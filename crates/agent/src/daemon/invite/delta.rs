@@ -76,7 +76,9 @@ fn make(
     let coded = FileSource::own(came.file().try_clone()?)?;
     progress.total.store(len, Ordering::Relaxed);
     let on_made = |range: Range<u64>| {
+        // What came was the delta, before this.
         progress.bytes.fetch_add(range.end - range.start, Ordering::Relaxed);
+        progress.spared.fetch_add(range.end - range.start, Ordering::Relaxed);
         progress.arrivals.came(range);
     };
     let (bytes, threads): (&dyn ObjectSource, _) = (bytes, Threads::free());

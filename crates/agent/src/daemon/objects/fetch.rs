@@ -173,11 +173,11 @@ impl Objects {
                         unserved_at = Instant::now() + UNSERVED;
                         self.say_unserved(object);
                     }
-                    if let Some(Snapshot::Receiving { bytes, total, .. }) = coming
+                    if let Some(Snapshot::Receiving { bytes, spared: spared_bytes, total, .. }) = coming
                         && (bytes, total) != told
                     {
                         told = (bytes, total);
-                        if !tell(Event::Progress(FetchProgress { bytes, total })).await {
+                        if !tell(Event::Progress(FetchProgress { bytes, total, spared_bytes })).await {
                             return Ok(());
                         }
                     }

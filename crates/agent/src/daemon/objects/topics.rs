@@ -301,7 +301,7 @@ impl Objects {
     /// A version that is about to come.
     fn staged_event(&self, staged: Option<(u64, ObjectId)>, user: User) -> Option<TopicEvent> {
         let (version, id) = staged?;
-        let none = Snapshot::Receiving { name: String::new(), bytes: 0, total: 0, holder: None };
+        let none = Snapshot::Receiving { name: String::new(), bytes: 0, spared: 0, total: 0, holder: None };
         let object = convert::object(id, none, &self.shared.store.path(id), user);
         Some(TopicEvent { version, committed: false, object: Some(object) })
     }

@@ -497,7 +497,7 @@ impl<'a> Delivering<'a> {
         let Some((after, names)) = self.undeltaed.take() else { return };
         let had = |name: &String| {
             let mut receivers = report.receivers.iter();
-            receivers.any(|one| one.name == *name && one.verified && one.spared_bytes >= report.bytes)
+            receivers.any(|one| one.name == *name && one.verified && one.came_bytes == 0)
         };
         let lacked: Vec<String> = names.into_iter().filter(|name| !had(name)).collect();
         if let (false, Some(before)) = (lacked.is_empty(), &mut self.report) {

@@ -456,7 +456,8 @@ impl Run<'_> {
             if now >= event_at {
                 event_at = now + EVENT_INTERVAL;
                 let name = self.offer.name.clone();
-                on_event(&ReceiverProgress { name, bytes: verified_bytes, total, received: None });
+                let (bytes, spared_bytes) = (verified_bytes, self.spared_bytes);
+                on_event(&ReceiverProgress { name, bytes, spared_bytes, total, received: None });
             }
             self.hear()?;
             if let Some(end) = self.end() {
@@ -491,6 +492,7 @@ impl Run<'_> {
             waited: 0.0,
             patched_bytes: 0,
             spared_bytes: self.spared_bytes,
+            came_bytes: self.offer.geometry.object_len.saturating_sub(self.spared_bytes),
             // Packets with wrong bytes are dropped one by one, by the first node that hashes them.
             corrupt_groups: 0,
             sealed: self.seal.is_some(),

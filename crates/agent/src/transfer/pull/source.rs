@@ -12,6 +12,7 @@ use super::super::{
 };
 use super::sums::Sums;
 use crate::forwarder::{FRAME_HEADERS_LEN, NodeHandle, Place, SourceEnd, TreeStatus};
+use polycast_api::report::goodput_bps;
 use polycast_net::hash::{GROUP_LEN, hex};
 use polycast_net::object::ObjectSource;
 use polycast_net::seal::{Seal, SealedObject, Secret};
@@ -20,7 +21,7 @@ use polycast_protocol::push::Geometry;
 use polycast_protocol::session::{
     Entry, Expected, Goodbye, GuestId, RosterInput as Input, Stage, Verdicts, Why,
 };
-use polycast_types::{Duration, Handle, PullTuning, Time};
+use polycast_types::{Duration, Handle, PullTuning, RangeSet, Time};
 use polycast_wire::control::NOWHERE;
 use polycast_wire::control::{Control, DIGESTS_MAX, Hash, SealSecret, Welcome};
 use polycast_wire::pull::HEADER_LEN;
@@ -142,6 +143,8 @@ struct Told {
     parts: usize,
     /// Trees of which it has said that nothing comes in them.
     stalled: BTreeSet<u8>,
+    /// Bytes that it had when it became ready. One that has a part of the object does not say so.
+    held_bytes: u64,
 }
 
 /// Returns the settings by which the rate of a tree moves.
@@ -302,16 +305,29 @@ impl Run {
         while let Some(event) = self.session.poll() {
             match event {
                 Event::Welcome(guest) => self.say_welcome(guest),
-                Event::Ready { guest, late: true, .. } => self.join_late(guest),
+                Event::Ready { guest, have, late } => {
+                    self.told.entry(guest).or_default().held_bytes = self.bytes_of(&have);
+                    if late {
+                        self.join_late(guest);
+                    }
+                }
                 Event::Start => self.start()?,
                 Event::Forget(guest) => drop(self.told.remove(&guest)),
                 Event::Finished => self.finished = true,
                 Event::NoneCame => unreachable!("receivers over trees have names"),
                 // The node notices by itself that nothing is asked for any more.
-                Event::Ready { .. } | Event::Unawaited(_) | Event::Open(_) | Event::Left { .. } => {}
+                Event::Unawaited(_) | Event::Open(_) | Event::Left { .. } => {}
             }
         }
         Ok(())
+    }
+
+    /// Returns the number of the object's bytes in these fragments, of which there may be fewer.
+    fn bytes_of(&self, sns: &RangeSet) -> u64 {
+        let fragments = self.geometry.fragments();
+        let there = sns.iter().map(|sns| sns.start..sns.end.min(fragments)).filter(|sns| !sns.is_empty());
+        let bytes = |sn| self.geometry.fragment_bytes(sn);
+        there.map(|sns| bytes(sns.end - 1).end - bytes(sns.start).start).sum()
     }
 
     /// Takes in what has changed since the start.
@@ -566,11 +582,18 @@ impl Run {
     fn report(&self, mut trees: Vec<TreeStatus>) -> Report {
         let (roster, now) = (&self.session.roster, self.now());
         let receiver = |entry: &Entry| {
+            let told = entry.guest.and_then(|guest| self.told.get(&guest));
+            let spared_bytes = told.map_or(0, |told| told.held_bytes);
+            let came_bytes = entry.verified_bytes.saturating_sub(spared_bytes);
+            let seconds = roster.time_of(entry, now).as_secs_f64();
             let report = ReceiverReport {
                 name: entry.name.clone(),
                 verified: entry.stage == Stage::Done,
-                seconds: roster.time_of(entry, now).as_secs_f64(),
+                seconds,
                 bytes: entry.verified_bytes,
+                spared_bytes,
+                came_bytes,
+                rate_bps: goodput_bps(came_bytes, seconds),
                 fabric: DATACAST.to_string(),
                 ..ReceiverReport::default()
             };
@@ -589,7 +612,7 @@ impl Run {
             seconds: receivers.iter().map(|receiver| receiver.seconds).fold(0.0, f64::max),
             sent_bytes,
             patched_bytes: sent_bytes - first_bytes,
-            spared_bytes: 0,
+            spared_bytes: receivers.iter().map(|receiver| receiver.spared_bytes).sum(),
             coded_bytes: 0,
             heard: roster.heard(),
             fabric: DATACAST.into(),

@@ -82,14 +82,8 @@ impl Run {
             receivers.extend(missing.map(|name| {
                 ReceiverReport {
                     name,
-                    verified: false,
                     seconds: self.elapsed(now),
-                    bytes: 0,
-                    patched_bytes: 0,
-                    spared_bytes: 0,
                     fabric: "none".into(),
-                    slow: false,
-                    rate_bps: 0.0,
                     ..ReceiverReport::default()
                 }
                 .failing(Some((kind_of(&Why::NeverJoined), Why::NeverJoined.to_string())))
@@ -147,6 +141,8 @@ impl Run {
         // Holes are nothing that a receiver had.
         let holes_len =
             self.geometry.object_len - data_len(&*self.spec.source).unwrap_or(self.geometry.object_len);
+        // What it had already has not come.
+        let came_bytes = bytes.saturating_sub(spared_bytes);
         let slower = status.and_then(|status| status.slow);
         ReceiverReport {
             name: entry.name.clone(),
@@ -155,10 +151,10 @@ impl Run {
             bytes,
             patched_bytes: status.map_or(0, |status| status.patched_bytes),
             spared_bytes: spared_bytes.saturating_sub(holes_len),
+            came_bytes,
             fabric,
             slow: slower.is_some(),
-            // What it had already has not come.
-            rate_bps: goodput_bps(bytes.saturating_sub(spared_bytes), seconds),
+            rate_bps: goodput_bps(came_bytes, seconds),
             reason: reason_of(status),
             ..ReceiverReport::default()
         }

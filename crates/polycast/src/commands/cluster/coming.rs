@@ -2,7 +2,7 @@
 
 use super::connect;
 use crate::args::cluster::LocalArgs;
-use crate::progress::Progress;
+use crate::progress::{Arrived, Progress};
 use polycast_api::agent::Transfer;
 use polycast_api::agent::transfer::Direction;
 use polycast_api::report::Report;
@@ -50,7 +50,8 @@ fn is_of(transfer: &Transfer, id: ObjectId) -> bool {
 fn show(transfer: Transfer, name: &str, progress: &Progress) {
     if transfer.direction() == Direction::Receiving {
         let waiting = format!("waiting for {name} to begin");
-        return progress.reception(transfer.bytes, transfer.length, &waiting);
+        let Transfer { bytes, spared_bytes, length: total, .. } = transfer;
+        return progress.reception(Arrived { bytes, spared_bytes, total }, &waiting, "being stored");
     }
     if let Some(Ok(report)) = transfer.report.map(Report::try_from) {
         progress.delivery(&report);

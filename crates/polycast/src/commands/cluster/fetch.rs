@@ -9,7 +9,7 @@ use crate::args::cluster::objects::{FetchArgs, FetchWhat};
 use crate::commands::destination::{Destination, Present};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
-use crate::progress::Progress;
+use crate::progress::{Arrived, Progress};
 use polycast_api::agent::Object;
 use polycast_api::agent::fetch_event::Event;
 use polycast_api::client::{ClientError, Piece, Session, Wanted};
@@ -163,7 +163,8 @@ impl Asked<'_> {
                         progress.quietly("it is on its way");
                     }
                     let total = if is_open { 0 } else { at.total };
-                    progress.reception(at.bytes, total, &format!("{} is on its way", self.shown));
+                    let arrived = Arrived { bytes: at.bytes, spared_bytes: at.spared_bytes, total };
+                    progress.reception(arrived, &format!("{} is on its way", self.shown), "being stored");
                 }
                 Event::Fill(_) => {
                     let (Some(origin), Some(key)) = (self.origin, self.key) else { continue };

@@ -11,7 +11,7 @@ use polycast_api::client::AgentClient;
 use polycast_api::convert::object_id;
 use polycast_api::documents;
 use polycast_api::report::ReceiverReport;
-use polycast_types::{ObjectId, Printable, format_bytes, format_rate};
+use polycast_types::{ObjectId, Printable, format_bytes};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -65,8 +65,10 @@ impl Seen {
             let Ok(id) = object_id(&transfer.app_id, transfer.data_id) else { continue };
             let key = (id, transfer.direction() == Direction::Sending);
             let mut pace = self.paces.remove(&key).unwrap_or_default();
-            pace.note(now, transfer.bytes);
-            rows.push(Row::of(id, names.get(&id).copied(), transfer, pace.rate_bps()));
+            let mut row = Row::of(id, names.get(&id).copied(), transfer);
+            pace.note(now, row.came_bytes());
+            row.rate_bps = pace.rate_bps();
+            rows.push(row);
             paces.insert(key, pace);
         }
         // What has ended is forgotten.
@@ -85,9 +87,17 @@ pub(super) struct Row {
 }
 
 impl Row {
-    fn of(id: ObjectId, name: Option<&str>, transfer: &Transfer, rate_bps: Option<f64>) -> Self {
+    fn of(id: ObjectId, name: Option<&str>, transfer: &Transfer) -> Self {
         let receivers = documents::receivers_of(transfer);
-        Row { id, name: name.map(str::to_string), transfer: transfer.clone(), receivers, rate_bps }
+        Row { id, name: name.map(str::to_string), transfer: transfer.clone(), receivers, rate_bps: None }
+    }
+
+    /// Returns the number of bytes that came over the network: to the slowest receiver, when sending.
+    fn came_bytes(&self) -> u64 {
+        if self.transfer.direction() == Direction::Receiving {
+            return self.transfer.bytes.saturating_sub(self.transfer.spared_bytes);
+        }
+        documents::slowest(&self.receivers).map_or(0, |receiver| receiver.came_bytes)
     }
 
     fn document(&self) -> Value {
@@ -108,7 +118,7 @@ impl fmt::Display for Row {
             write!(f, "  {percent}% of {}", format_bytes(length))?;
         }
         if let Some(rate_bps) = self.rate_bps {
-            write!(f, "  {}", format_rate(rate_bps))?;
+            write!(f, "  {}", progress::rate_or_wait(rate_bps))?;
         }
         if !self.receivers.is_empty() {
             write!(f, "  {}", progress::receivers(&self.receivers, length, usize::MAX))?;
