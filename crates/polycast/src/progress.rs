@@ -64,11 +64,7 @@ pub(crate) struct Progress {
 impl Progress {
     /// Says `waiting` until bytes flow.
     pub(crate) fn start(waiting: &str) -> Self {
-        let target = if output::is_quiet() {
-            ProgressDrawTarget::hidden()
-        } else {
-            ProgressDrawTarget::stderr_with_hz(10)
-        };
+        let target = if output::is_quiet() { ProgressDrawTarget::hidden() } else { screen::target() };
         let bar = ProgressBar::with_draw_target(None, target);
         bar.set_style(style("{spinner} {wide_msg}"));
         bar.set_message(waiting.to_string());
@@ -156,7 +152,7 @@ impl Progress {
             self.told.set(Some(if is_due { now } else { told }));
             return;
         }
-        let width = screen::width();
+        let width = screen::shown_width();
         let first = at.line(width);
         let second = beneath(width);
         let text = if second.is_empty() { first } else { format!("{first}\n{second}") };

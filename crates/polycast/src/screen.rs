@@ -3,11 +3,17 @@
 
 use crate::fold;
 use console::{Style, Term};
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressDrawTarget, TermLike};
+use std::io;
 use std::sync::{Mutex, PoisonError};
 
 /// Columns of a terminal that does not say how many it has.
 const COLUMNS: usize = 80;
+/// Columns at the right that the display leaves free. The terminal echoes `^C` there: on a line of its own, it
+/// would part what is shown from the cursor, and that would stay.
+const ECHO_COLUMNS: u16 = 3;
+/// The display is drawn so often in a second at most.
+const DRAWN_HZ: u8 = 10;
 
 /// Bar that is shown at the moment.
 static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
@@ -15,6 +21,66 @@ static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
 /// Shows this from now on, or nothing.
 pub(crate) fn show(bar: Option<ProgressBar>) {
     *SHOWN.lock().unwrap_or_else(PoisonError::into_inner) = bar;
+}
+
+/// Where it is drawn: on the terminal that standard error is, if it is one.
+pub(crate) fn target() -> ProgressDrawTarget {
+    let term = Term::buffered_stderr();
+    match term.is_term() {
+        true => ProgressDrawTarget::term_like_with_hz(Box::new(Narrow(term)), DRAWN_HZ),
+        false => ProgressDrawTarget::hidden(),
+    }
+}
+
+/// The terminal without the columns for the echo.
+#[derive(Debug)]
+struct Narrow(Term);
+
+impl TermLike for Narrow {
+    fn width(&self) -> u16 {
+        self.0.size().1.saturating_sub(ECHO_COLUMNS).max(1)
+    }
+
+    fn height(&self) -> u16 {
+        self.0.size().0
+    }
+
+    fn move_cursor_up(&self, lines: usize) -> io::Result<()> {
+        self.0.move_cursor_up(lines)
+    }
+
+    fn move_cursor_down(&self, lines: usize) -> io::Result<()> {
+        self.0.move_cursor_down(lines)
+    }
+
+    fn move_cursor_right(&self, columns: usize) -> io::Result<()> {
+        self.0.move_cursor_right(columns)
+    }
+
+    fn move_cursor_left(&self, columns: usize) -> io::Result<()> {
+        self.0.move_cursor_left(columns)
+    }
+
+    fn write_line(&self, text: &str) -> io::Result<()> {
+        self.0.write_line(text)
+    }
+
+    fn write_str(&self, text: &str) -> io::Result<()> {
+        self.0.write_str(text)
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        self.0.clear_line()
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Columns of the display.
+pub(crate) fn shown_width() -> usize {
+    width().saturating_sub(usize::from(ECHO_COLUMNS)).max(1)
 }
 
 /// Writes something to standard error above what is shown there.
