@@ -5,7 +5,8 @@ use crate::args::Args;
 use crate::args::pages::{Command, CompletionsArgs, ManArgs};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
-use clap::CommandFactory;
+use clap::{Arg, CommandFactory};
+use clap_complete::Shell;
 use serde_json::json;
 use std::fs;
 
@@ -21,9 +22,29 @@ pub(super) fn run(command: &Command, format: Format) -> Result<Exit, Failure> {
 fn completions(args: &CompletionsArgs, format: Format) -> Result<Exit, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Args::command(), "polycast", &mut script);
-    let script = String::from_utf8_lossy(&script);
+    let mut script = String::from_utf8_lossy(&script).into_owned();
+    if args.shell == Shell::Fish {
+        script += &values_for_fish();
+    }
     output::verbatim(format, &json!({ "shell": args.shell.to_string(), "script": script }), &script)?;
     Ok(Exit::Done)
+}
+
+/// The words that a command takes in a place of its own, such as the shells here: `clap_complete` tells fish
+/// of those after options alone.
+fn values_for_fish() -> String {
+    let mut lines = String::new();
+    for command in Args::command().get_subcommands().filter(|command| !command.has_subcommands()) {
+        let values = command.get_positionals().flat_map(Arg::get_possible_values);
+        let values: Vec<String> = values.map(|value| value.get_name().to_string()).collect();
+        if !values.is_empty() {
+            let (name, values) = (command.get_name(), values.join(" "));
+            lines += &format!(
+                "complete -c polycast -n \"__fish_polycast_using_subcommand {name}\" -f -a \"{values}\"\n"
+            );
+        }
+    }
+    lines
 }
 
 /// Writes a page for every command into a folder, or prints the first one.
