@@ -74,10 +74,13 @@ fn those_that_are_away_are_named() {
         |name: &str| receivers.as_array().unwrap().iter().find(|one| one["name"] == name).unwrap().clone();
     assert_eq!((named.status, &of("b")["verified"]), (1, &true.into()), "{}", named.stderr);
     assert!(of("c")["error"].as_str().is_some_and(|why| why.contains("lost")), "{receivers}");
+    // What is to be typed is for those alone that have it.
+    assert!(named.stderr.contains("on b: polycast get f"), "{}", named.stderr);
     let all = cluster.at("a", &["send", &file, "--to", "all", "--id", "3"]);
     assert_eq!((all.status, &all.json()["missed"]), (0, &serde_json::json!(["c"])), "{}", all.stderr);
     let only = cluster.at("a", &["send", &file, "--to", "c", "--id", "4"]);
     assert!(only.status == 1 && only.stderr.contains("'c' is lost"), "{}", only.stderr);
+    assert!(!only.stderr.contains("polycast get"), "{}", only.stderr);
     let removed = cluster.at("a", &["rm", "1", "--to", "all"]);
     assert!(removed.status == 1 && removed.stderr.contains("c is not at the manager"), "{}", removed.stderr);
 }

@@ -375,7 +375,7 @@ pub(crate) const SEND: &str = "\
 Send a file or directory to other agents.
 
 The local agent sends; the command waits until each receiver has verified every byte, or has failed, \
-and prints a report. It says first what to type on the receivers.";
+and prints a report. It says what to type on those that have the object.";
 
 pub(crate) const SEND_MORE: &str = "\
 Examples:

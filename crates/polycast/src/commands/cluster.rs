@@ -51,7 +51,7 @@ use polycast_api::client::{
 };
 use polycast_api::documents;
 use polycast_api::error::Kind;
-use polycast_api::report::{Delivery, Report};
+use polycast_api::report::{Delivery, ReceiverReport, Report};
 use polycast_api::settings::{HubConfig, OciConfig};
 use polycast_gateway::{Counts, Gateway};
 use polycast_manager::{Manager, ManagerConfig, ManagerError, check};
@@ -81,6 +81,8 @@ const COPY_LEN: usize = 1 << 20;
 const FORGET_WITHIN: Duration = Duration::from_secs(5);
 /// Remedy for a delivery that was cut off at this end.
 const GOES_ON: &str = "receivers keep what they have verified: the same command goes on from there";
+/// Receivers that have an object, where others do not, are named up to so many.
+const HAVE_NAMED_MAX: usize = 8;
 /// Interval at which the release is checked.
 const FORGET_AGAIN: Duration = Duration::from_millis(20);
 
@@ -390,8 +392,16 @@ fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
 /// Sends an object once; where it may be sent `again`, that it was changed is an error whatever receivers
 /// say.
 fn send_once(args: &SendArgs, object: Named, again: bool, format: Format) -> Result<Exit, Failure> {
-    let (_, delivery, missed) = send_for(args, object, again)?;
-    report::conclude_without(&delivery, &missed, format)
+    let (id, delivery, missed) = send_for(args, object, again)?;
+    if let Some(how) = how_to_get(id, &delivery) {
+        output::say(&how);
+    }
+    let exit = report::conclude_without(&delivery, &missed, format)?;
+    let broke_off = |receiver: &ReceiverReport| receiver.error.is_some() && receiver.bytes > 0;
+    if delivery.report.receivers.iter().any(broke_off) {
+        output::say(&format!("hint: {GOES_ON}"));
+    }
+    Ok(exit)
 }
 
 /// Sends a file to agents that are named; gives its id, too.
@@ -454,10 +464,9 @@ fn send_for(args: &SendArgs, object: Named, again: bool) -> Result<Account, Fail
         } else {
             add().await.map_err(taken)?
         };
-        let how = how_to_get(ObjectId { app, data }, &object.name);
         let progress = Progress::start(&format!("waiting for a path for {}", object.name));
         let outcome = tokio::select! {
-            outcome = follow(session, data, (&receivers, &options), &how, &progress) => outcome,
+            outcome = follow(session, data, (&receivers, &options), &progress) => outcome,
             () = ending.asked() => Err(Failure::cancelled().hint(GOES_ON)),
         };
         progress.finish();
@@ -535,12 +544,19 @@ fn is_typed(id: ObjectId, name: &str) -> bool {
     by_name && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-+=@%".contains(c))
 }
 
-/// Returns the command to type where an object was sent to: with its id only if its name cannot be used.
-fn how_to_get(id: ObjectId, name: &str) -> String {
-    match is_typed(id, name) {
-        true => format!("on the receivers: polycast get {name}"),
-        false => format!("on the receivers: polycast get {id}"),
-    }
+/// Returns the command to type where an object has come: with its id only if its name cannot be used. Where
+/// it is nowhere there is none.
+fn how_to_get(id: ObjectId, Delivery { name, report, .. }: &Delivery) -> Option<String> {
+    let have = report.receivers.iter().filter(|receiver| receiver.verified);
+    let have: Vec<String> = have.map(|receiver| Printable(&receiver.name).to_string()).collect();
+    let place = match have.len() {
+        0 => return None,
+        all if all == report.receivers.len() => "the receivers".to_string(),
+        1..=HAVE_NAMED_MAX => have.join(", "),
+        many => format!("the {many} receivers that have it"),
+    };
+    let which = if is_typed(id, name) { name.clone() } else { id.to_string() };
+    Some(format!("on {place}: polycast get {which}"))
 }
 
 /// Adds a hint to the error about an id that belongs to something else.
@@ -574,11 +590,9 @@ async fn follow(
     session: &Session,
     data: DataId,
     (receivers, options): (&Receivers, &SendOptions),
-    how_to_get: &str,
     progress: &Progress,
 ) -> Result<Report, Failure> {
     let mut sending = session.send(data, receivers, options).await?;
-    let mut told = false;
     while let Some(event) = sending.next().await? {
         match event {
             Event::Progress(report) => progress.delivery(&account(report)?),
@@ -588,13 +602,7 @@ async fn follow(
                     progress.waiting(&text);
                 }
             }
-            Event::Granted(granted) => {
-                // Before that it is not known whether there are such receivers.
-                if !std::mem::replace(&mut told, true) {
-                    output::say(how_to_get);
-                }
-                progress.state(&granted_text(&granted));
-            }
+            Event::Granted(granted) => progress.state(&granted_text(&granted)),
         }
     }
     Err(Failure::unexpected("the agent ended the transfer without a report"))

@@ -318,7 +318,7 @@ fn say_notes(said: &str, format: Format) {
 fn notes(said: &str, format: Format) -> impl Iterator<Item = &str> {
     said.lines().filter(move |line| match line.starts_with("{\"event\":") {
         true => format == Format::Json,
-        false => !line.starts_with("on the receivers: "),
+        false => !(line.starts_with("on ") && line.contains(": polycast get ")),
     })
 }
 
