@@ -9,9 +9,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// Columns of a terminal that does not say how many it has.
 const COLUMNS: usize = 80;
-/// Columns at the right that the display leaves free. The terminal echoes `^C` there: on a line of its own, it
-/// would part what is shown from the cursor, and that would stay.
-const ECHO_COLUMNS: u16 = 3;
+/// Columns at the right that the lines of a transfer leave free, for the terminal's echo of `^C`.
+const ECHO_COLUMNS: usize = 3;
 /// The display is drawn so often in a second at most.
 const DRAWN_HZ: u8 = 10;
 
@@ -27,60 +26,86 @@ pub(crate) fn show(bar: Option<ProgressBar>) {
 pub(crate) fn target() -> ProgressDrawTarget {
     let term = Term::buffered_stderr();
     match term.is_term() {
-        true => ProgressDrawTarget::term_like_with_hz(Box::new(Narrow(term)), DRAWN_HZ),
+        true => {
+            let unpadded = Unpadded { term, spaces: Mutex::new(0) };
+            ProgressDrawTarget::term_like_with_hz(Box::new(unpadded), DRAWN_HZ)
+        }
         false => ProgressDrawTarget::hidden(),
     }
 }
 
-/// The terminal without the columns for the echo.
+/// The terminal without the spaces at the end of what is drawn. The terminal echoes `^C` at the cursor: after
+/// a line that is full, the echo begins another one, and the display stays in the first.
 #[derive(Debug)]
-struct Narrow(Term);
+struct Unpadded {
+    term: Term,
+    /// Spaces that are written once something follows.
+    spaces: Mutex<usize>,
+}
 
-impl TermLike for Narrow {
+impl Unpadded {
+    /// Holds so many spaces back from now on; gives how many were.
+    fn hold(&self, spaces: usize) -> usize {
+        std::mem::replace(&mut *self.spaces.lock().unwrap_or_else(PoisonError::into_inner), spaces)
+    }
+}
+
+impl TermLike for Unpadded {
     fn width(&self) -> u16 {
-        self.0.size().1.saturating_sub(ECHO_COLUMNS).max(1)
+        self.term.size().1
     }
 
     fn height(&self) -> u16 {
-        self.0.size().0
+        self.term.size().0
     }
 
     fn move_cursor_up(&self, lines: usize) -> io::Result<()> {
-        self.0.move_cursor_up(lines)
+        self.term.move_cursor_up(lines)
     }
 
     fn move_cursor_down(&self, lines: usize) -> io::Result<()> {
-        self.0.move_cursor_down(lines)
+        self.term.move_cursor_down(lines)
     }
 
     fn move_cursor_right(&self, columns: usize) -> io::Result<()> {
-        self.0.move_cursor_right(columns)
+        self.term.move_cursor_right(columns)
     }
 
     fn move_cursor_left(&self, columns: usize) -> io::Result<()> {
-        self.0.move_cursor_left(columns)
+        self.term.move_cursor_left(columns)
     }
 
     fn write_line(&self, text: &str) -> io::Result<()> {
-        self.0.write_line(text)
+        self.hold(0);
+        self.term.write_line(text)
     }
 
     fn write_str(&self, text: &str) -> io::Result<()> {
-        self.0.write_str(text)
+        let shown = text.trim_end_matches(' ');
+        let after = text.len() - shown.len();
+        if shown.is_empty() {
+            let before = self.hold(0);
+            self.hold(before + after);
+            return Ok(());
+        }
+        let before = self.hold(after);
+        self.term.write_str(&" ".repeat(before))?;
+        self.term.write_str(shown)
     }
 
     fn clear_line(&self) -> io::Result<()> {
-        self.0.clear_line()
+        self.term.clear_line()
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.0.flush()
+        self.hold(0);
+        self.term.flush()
     }
 }
 
 /// Columns of the display.
 pub(crate) fn shown_width() -> usize {
-    width().saturating_sub(usize::from(ECHO_COLUMNS)).max(1)
+    width().saturating_sub(ECHO_COLUMNS).max(1)
 }
 
 /// Writes something to standard error above what is shown there.
