@@ -65,9 +65,9 @@ where
         event: &Event<'_>,
     ) -> std::fmt::Result {
         let word = if *event.metadata().level() == Level::ERROR { "error:" } else { "warning:" };
-        write!(writer, "{} ", screen::toned(word))?;
-        context.format_fields(writer.by_ref(), event)?;
-        writeln!(writer)
+        let mut line = format!("{} ", screen::toned(word));
+        context.format_fields(format::Writer::new(&mut line), event)?;
+        writeln!(writer, "{}", screen::fit_note(&line))
     }
 }
 
