@@ -21,6 +21,8 @@ const SPIN_EVERY: Duration = Duration::from_millis(120);
 /// A user who sees no bar gets a line so often, and a program an event.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 const EVENT_EVERY: Duration = Duration::from_secs(1);
+/// What is here grows if it has grown within this: two of the intervals at which an agent is asked.
+const GROWS_WITHIN: Duration = Duration::from_millis(500);
 /// States of a receiver in which a rate says nothing.
 const FIRST_AWAITED: &str = "waiting for the first byte";
 const FOUND_HERE: &str = "from what was here";
@@ -52,9 +54,10 @@ impl Arrived {
 /// dropped.
 pub(crate) struct Progress {
     bar: ProgressBar,
-    /// Bytes that come over the network, and those that are there.
+    /// Bytes that come over the network.
     pace: RefCell<Pace>,
-    growth: RefCell<Pace>,
+    /// Bytes that are here of an object that comes, and since when.
+    grown: Cell<(u64, Option<Instant>)>,
     /// Time when a line was last written instead of a bar, or the transfer began.
     told: Cell<Option<Instant>>,
     /// The length of what was all there when that was told last.
@@ -70,8 +73,8 @@ impl Progress {
         bar.set_message(waiting.to_string());
         bar.enable_steady_tick(SPIN_EVERY);
         screen::show(Some(bar.clone()));
-        let (pace, growth) = (RefCell::default(), RefCell::default());
-        Progress { bar, pace, growth, told: Cell::new(None), last: Cell::new(0) }
+        let (pace, grown) = (RefCell::default(), Cell::new((0, None)));
+        Progress { bar, pace, grown, told: Cell::new(None), last: Cell::new(0) }
     }
 
     /// Shows how a request for a path stands; a user who sees no bar gets a line.
@@ -121,9 +124,11 @@ impl Progress {
             (_, 0) => return self.state(&format!("{} so far", format_bytes(bytes))),
             _ => {}
         }
-        let mut growth = self.growth.borrow_mut();
-        growth.note(Instant::now(), bytes);
-        let grows = growth.rate_bps().is_some_and(|rate_bps| rate_bps > 0.0);
+        let now = Instant::now();
+        if self.grown.get().0 != bytes {
+            self.grown.set((bytes, Some(now)));
+        }
+        let grows = self.grown.get().1.is_some_and(|at| now.duration_since(at) < GROWS_WITHIN);
         let (came, state) = (bytes.saturating_sub(spared_bytes), arrived.state(grows, ending));
         self.show(self.position(came, (bytes, total), state), |_| String::new());
     }
