@@ -11,6 +11,7 @@ pub(crate) use line::{rate_or_wait, receivers};
 use crate::{output, screen};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use line::Position;
+use polycast_agent::transfer::ReceiverProgress;
 use polycast_api::report::{ReceiverReport, Report};
 use polycast_types::format_bytes;
 use std::cell::{Cell, RefCell};
@@ -21,7 +22,8 @@ const SPIN_EVERY: Duration = Duration::from_millis(120);
 /// A user who sees no bar gets a line so often, and a program an event.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 const EVENT_EVERY: Duration = Duration::from_secs(1);
-/// What is here grows if it has grown within this: two of the intervals at which an agent is asked.
+/// Time since it last grew up to which an object that is here in part grows: two of the intervals at which an
+/// agent is asked.
 const GROWS_WITHIN: Duration = Duration::from_millis(500);
 /// States of a receiver in which a rate says nothing.
 const FIRST_AWAITED: &str = "waiting for the first byte";
@@ -39,6 +41,12 @@ pub(crate) struct Arrived {
 }
 
 impl Arrived {
+    /// The state of a receiver of this process.
+    pub(crate) fn of(state: &ReceiverProgress) -> Self {
+        let ReceiverProgress { bytes, spared_bytes, total, .. } = *state;
+        Arrived { bytes, spared_bytes, total }
+    }
+
     /// Returns the state where no rate says anything: none while it comes over the network.
     fn state(&self, grows: bool, ending: &'static str) -> Option<&'static str> {
         match self.bytes.saturating_sub(self.spared_bytes) {

@@ -22,7 +22,7 @@ pub(crate) fn show(bar: Option<ProgressBar>) {
     *SHOWN.lock().unwrap_or_else(PoisonError::into_inner) = bar;
 }
 
-/// Where it is drawn: on the terminal that standard error is, if it is one.
+/// Returns the place where it is drawn: the terminal that standard error is, if it is one.
 pub(crate) fn target() -> ProgressDrawTarget {
     let term = Term::buffered_stderr();
     match term.is_term() {

@@ -151,8 +151,7 @@ fn a_host_that_dies_holds_no_other_and_goes_on_from_what_it_has() {
     }
 }
 
-/// Where all have the object neither it nor a delta has to help, and nothing is said of one; holes are nothing
-/// that anyone lacks.
+/// A delta is not spoken of where all have the object: none had to help. Holes are nothing that one lacks.
 #[test]
 fn of_what_all_have_no_delta_is_spoken_of() {
     let cluster = Cluster::start(&["a", "b"]);

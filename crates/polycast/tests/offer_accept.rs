@@ -547,7 +547,7 @@ fn progress_in(said: &str) -> Vec<(u64, f64)> {
     events.map(|event| (event["bytes"].as_u64().unwrap(), event["rate_bps"].as_f64().unwrap())).collect()
 }
 
-/// What a receiver had before does not travel: no rate is above the one that was allowed.
+/// Bytes that a receiver had before do not travel: no rate is above the one that was allowed.
 #[test]
 fn rates_are_of_what_comes() {
     let _alone = NETWORK.lock().unwrap_or_else(PoisonError::into_inner);

@@ -349,8 +349,8 @@ impl Run {
         }
     }
 
-    /// Returns the number of bytes that are verified and did not have to be sent. Before this end has said what
-    /// it has, none is.
+    /// Returns the number of verified bytes that did not have to be sent: until this end has said what it has,
+    /// all.
     fn unsent_bytes(&self) -> u64 {
         if self.begun { self.spared_bytes + self.holes_len } else { self.machine.verified_bytes() }
     }

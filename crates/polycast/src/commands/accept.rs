@@ -69,8 +69,7 @@ pub(super) fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
     let mut news = |news: &_| searching.say(news);
     let outcome = transfer::accept(spec, &search, &mut news, &mut meet, &mut |state| {
         let waiting = format!("waiting for the source to begin with {}", Printable(&state.name));
-        let arrived = Arrived { bytes: state.bytes, spared_bytes: state.spared_bytes, total: state.total };
-        progress.reception(arrived, &waiting, "here; waiting for the others");
+        progress.reception(Arrived::of(state), &waiting, "here; waiting for the others");
     });
     progress.finish();
     if let Some(why) = refused {
