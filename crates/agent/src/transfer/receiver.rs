@@ -349,8 +349,8 @@ impl Run {
         }
     }
 
-    /// Returns the number of verified bytes that did not have to be sent: until this end has said what it has,
-    /// all.
+    /// Returns the number of verified bytes that did not have to be sent. Until this end has said what it
+    /// has, these are all.
     fn unsent_bytes(&self) -> u64 {
         if self.begun { self.spared_bytes + self.holes_len } else { self.machine.verified_bytes() }
     }
