@@ -180,12 +180,13 @@ pub fn status_of_agent(status: &StatusResponse, manager_error: &str) -> Value {
 #[must_use]
 pub fn group(group: &Group) -> Value {
     let mut document = group_here(group);
-    let away = group.members.iter().filter(|member| member.away).map(|member| member.name.as_str());
-    document["away"] = away.collect::<Vec<_>>().into();
+    let away = group.members.iter().chain(&group.sources).filter(|member| member.away);
+    let names: std::collections::BTreeSet<&str> = away.map(|member| member.name.as_str()).collect();
+    document["away"] = names.into_iter().collect::<Vec<_>>().into();
     document
 }
 
-/// The same where it is not known which members are away.
+/// The same where it is not known which hosts are away.
 fn group_here(group: &Group) -> Value {
     let has_path = !group.address.is_empty();
     json!({
@@ -193,6 +194,7 @@ fn group_here(group: &Group) -> Value {
         "fabric": has_path.then_some(&group.fabric), "address": has_path.then_some(&group.address),
         "port": has_path.then_some(group.port), "rate_bps": group.rate_bps,
         "members": group.members.iter().map(|member| member.name.as_str()).collect::<Vec<_>>(),
+        "sources": group.sources.iter().map(|source| source.name.as_str()).collect::<Vec<_>>(),
         "trouble": (!group.trouble.is_empty()).then_some(&group.trouble),
     })
 }

@@ -266,7 +266,7 @@ impl Site {
     /// Returns the time that receivers take to meet their source, as the manager estimates it.
     fn session_s(&self) -> f64 {
         let receivers = (1..=self.receivers()).map(HostId).collect();
-        let group = Group { source: HostId(0), receivers };
+        let group = Group::of_one(HostId(0), receivers);
         Estimator::default().least(None, TcpChain::NAME, &group).as_secs_f64()
     }
 

@@ -142,6 +142,7 @@ fn requests_a_second(agents: u32, receivers: u32, requests: u32, seed: u64) -> R
             object: ObjectId { app: AppId::default(), data: DataId(number.into()) },
             object_bytes: 1 << 30,
             remaining_bytes: 1 << 30,
+            further_sources: Vec::new(),
             receivers: Receivers::Named(to.collect()),
             divisible: false,
             lease: None,

@@ -189,6 +189,7 @@ impl World {
                 object: ObjectId { app: AppId::default(), data: DataId(number) },
                 object_bytes: demand.bytes,
                 remaining_bytes: demand.bytes,
+                further_sources: Vec::new(),
                 receivers: Receivers::Named(demand.receivers.iter().map(|host| name(*host)).collect()),
                 divisible: false,
                 lease: None,

@@ -175,6 +175,7 @@ impl World {
             object: ObjectId { app: AppId::default(), data: DataId(number) },
             object_bytes: 1_000_000,
             remaining_bytes: 1_000_000,
+            further_sources: Vec::new(),
             receivers: Receivers::Named(members[1..].iter().copied().map(name).collect()),
             divisible: false,
             lease: None,

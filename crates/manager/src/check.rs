@@ -522,7 +522,7 @@ fn plans(config: &ManagerConfig) -> Result<Vec<PlanFindings>, SettingsError> {
         Some(_) => switch_ports::layout(config).ok().map(|layout| layout.dialect),
         None => None,
     };
-    let plan = fabrics.plan(&NetworkState::default(), &Group { source, receivers });
+    let plan = fabrics.plan(&NetworkState::default(), &Group::of_one(source, receivers));
     let (fabric, steps) = match plan {
         Ok(plan) => {
             let words = |command: &DeviceCommand| words(command, dialect.as_deref(), &names);

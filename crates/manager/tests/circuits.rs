@@ -309,6 +309,7 @@ fn lease(granted: &Granted, receiver: u32) -> Lease {
         left_ms: None,
         plan: granted.plan.clone(),
         or_fail: false,
+        further_sources: Vec::new(),
     }
 }
 

@@ -387,6 +387,7 @@ fn lease(granted: &Granted) -> Lease {
         left_ms: None,
         plan: granted.plan.clone(),
         or_fail: false,
+        further_sources: Vec::new(),
     }
 }
 

@@ -302,7 +302,7 @@ mod tests {
     const FABRIC: FabricName = TcpChain::NAME;
 
     fn group(receivers: u32) -> Group {
-        Group { source: HostId(0), receivers: (1..=receivers).map(HostId).collect() }
+        Group::of_one(HostId(0), (1..=receivers).map(HostId).collect())
     }
 
     fn plan(channel: Channel, commands: Vec<DeviceCommand>) -> Plan {
@@ -393,7 +393,7 @@ mod tests {
             estimator.assume(network, &plan(channel, Vec::new()), group, 1_000_000, true).carrying.as_millis()
         };
         assert!(network.hold(PlanId(1), group(1), plan(multicast(None), Vec::new())));
-        let apart = Group { source: HostId(7), receivers: [HostId(8)].into() };
+        let apart = Group::of_one(HostId(7), [HostId(8)].into());
         for channel in [chain(), multicast(None)] {
             assert_eq!(carrying(&network, channel.clone(), &group(1)), 16);
             assert_eq!(carrying(&network, channel, &apart), 8);

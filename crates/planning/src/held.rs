@@ -158,7 +158,7 @@ mod tests {
     }
 
     fn take(network: &mut NetworkState, step: Step) {
-        let group = || Group { source: HostId(0), receivers: [HostId(1)].into() };
+        let group = || Group::of_one(HostId(0), [HostId(1)].into());
         match step {
             Step::Hold(id, what) => {
                 let resources = what.into_iter().map(|(row, number)| ROWS[row].at(number)).collect();

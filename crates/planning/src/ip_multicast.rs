@@ -248,7 +248,7 @@ mod tests {
     use crate::plan::{HostId, PlanId};
 
     fn group() -> Group {
-        Group { source: HostId(0), receivers: [HostId(1)].into() }
+        Group::of_one(HostId(0), [HostId(1)].into())
     }
 
     #[test]

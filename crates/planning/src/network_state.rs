@@ -202,11 +202,11 @@ impl NetworkState {
         if plan.channel.own_rate().is_some() {
             return;
         }
-        for host in group.receivers.iter().chain([&group.source]) {
-            let plans = self.company.entry(*host).or_default();
+        for host in group.hosts() {
+            let plans = self.company.entry(host).or_default();
             *plans = if comes { plans.saturating_add(1) } else { plans.saturating_sub(1) };
             if *plans == 0 {
-                self.company.remove(host);
+                self.company.remove(&host);
             }
         }
     }
@@ -214,8 +214,7 @@ impl NetworkState {
     /// The most transfers that share the link of one of the group's hosts with one that begins now.
     #[must_use]
     pub fn company_of(&self, group: &Group) -> u32 {
-        let hosts = group.receivers.iter().chain([&group.source]);
-        hosts.filter_map(|host| self.company.get(host)).copied().max().unwrap_or(0)
+        group.hosts().filter_map(|host| self.company.get(&host)).copied().max().unwrap_or(0)
     }
 
     /// A plan that runs carries next to nothing, such as a stream of messages: no other plan's share is less

@@ -4,7 +4,8 @@
 //! A group holds one fibre of each of its racks, the splitters of its cascade, and a multicast address. The
 //! circuit switch leads the source's light through the cascade; the switches of the racks copy between the
 //! servers and the fibre. The path is the group's alone, so it has a rate. Where one cascade is too short or
-//! too dark, the source's rack feeds several, each by a fibre of its own.
+//! too dark, the source's rack feeds several, each by a fibre of its own. Where sources are in several racks,
+//! each of these has cascades of its own, and others have a fibre for each of them.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -23,7 +24,7 @@ use crate::fabric_name::FabricName;
 use crate::ip_multicast::{AddressPool, address_of, resource};
 use crate::network_state::NetworkState;
 use crate::part_name::PartName;
-use crate::places::{PlaceError, Places};
+use crate::places::{PlaceError, Places, Servers};
 use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Plan, RackPort, Refusal, Resource};
 use crate::suspects::in_common;
 
@@ -51,6 +52,9 @@ pub struct Ocs {
     places: Places,
     pool: AddressPool,
 }
+
+/// Hosts by rack.
+type Racks = BTreeMap<u32, Vec<HostId>>;
 
 /// The kind of a rack's fibres.
 fn fibres_of(rack: u32) -> String {
@@ -96,15 +100,17 @@ impl Ocs {
         receivers.div_ceil(reached).max(1)
     }
 
-    /// The hosts of the group by rack, and the source's rack.
-    fn racks(&self, group: &Group) -> Result<(u32, BTreeMap<u32, Vec<HostId>>), Refusal> {
-        let (source, receivers) = self.places.of_group(Self::NAME, group)?;
-        let source_rack = source / self.config.hybrid.servers_per_rack;
-        let mut racks: BTreeMap<u32, Vec<HostId>> = BTreeMap::new();
-        for (host, server) in receivers {
-            racks.entry(server / self.config.hybrid.servers_per_rack).or_default().push(host);
-        }
-        Ok((source_rack, racks))
+    /// The sources and the receivers of the group by rack.
+    fn racks(&self, group: &Group) -> Result<(Racks, Racks), Refusal> {
+        let (sources, receivers) = self.places.of_sources(Self::NAME, group)?;
+        let by_rack = |hosts: Servers| {
+            let mut racks = Racks::new();
+            for (host, server) in hosts {
+                racks.entry(server / self.config.hybrid.servers_per_rack).or_default().push(host);
+            }
+            racks
+        };
+        Ok((by_rack(sources), by_rack(receivers)))
     }
 
     /// Checks whether the group could have circuits if nothing else were held (constraints 1 and 2).
@@ -134,17 +140,53 @@ impl Ocs {
         }
     }
 
-    /// Circuits to all these racks, from as few fibres of the source's rack as reach them.
+    /// The same of a group, whose sources' racks each need circuits of their own: a rack gives a fibre to each
+    /// of those that send to it, and as many as reach the others to its own sources.
+    fn check_sources(&self, network: &NetworkState, sources: &Racks, racks: &Racks) -> Result<(), Refusal> {
+        for &source in sources.keys() {
+            self.check(network, source, &racks.keys().copied().chain([source]).collect())?;
+        }
+        if sources.len() == 1 {
+            return Ok(());
+        }
+        let needed = self.fibres(sources, racks);
+        let has = |rack: u32| self.ports.of_rack(rack).len() as u32;
+        match needed.into_iter().find(|(rack, count)| *count > has(*rack)) {
+            Some((rack, count)) => Err(Refusal::Impossible(format!(
+                "for circuits from {} racks with sources rack {rack} needs {count} fibres to the circuit switch and has {}",
+                sources.len(),
+                has(rack)
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// The fewest fibres of each rack that the circuits of a group can do with.
+    fn fibres(&self, sources: &Racks, racks: &Racks) -> BTreeMap<u32, u32> {
+        let mut fibres: BTreeMap<u32, u32> = BTreeMap::new();
+        for source in sources.keys() {
+            let others: Vec<u32> = racks.keys().copied().filter(|rack| rack != source).collect();
+            // A group within its only source's rack counts as one that has a fibre.
+            if !others.is_empty() || sources.len() == 1 {
+                *fibres.entry(*source).or_default() += self.cascades_for(others.len() as u32);
+            }
+            others.into_iter().for_each(|rack| *fibres.entry(rack).or_default() += 1);
+        }
+        fibres
+    }
+
+    /// Circuits to all these racks, from as few fibres of the source's rack as reach them, taken out of the
+    /// pool.
     fn circuits(
         &self,
-        pool: &PortPool,
+        free: &mut PortPool,
         source_rack: u32,
         others: &[u32],
     ) -> Result<Vec<CircuitSetup>, SetupError> {
         let fibres = (self.ports.of_rack(source_rack).len() as u32).min(others.len() as u32).max(1);
         let mut refusal = None;
         for cascades in self.cascades_for(others.len() as u32)..=fibres {
-            let mut pool = pool.clone();
+            let mut pool = free.clone();
             let size = others.len().div_ceil(cascades as usize).max(1);
             let one = |racks: &[u32]| setup(&mut pool, source_rack, racks, &self.config.budget);
             match others.chunks(size).map(one).collect::<Result<Vec<_>, _>>() {
@@ -152,6 +194,7 @@ impl Ocs {
                     let longest = setups.iter().map(|setup| setup.splitters.len()).max();
                     // Small splitters make long cascades; the next try has shorter ones.
                     if longest <= Some(self.config.cascade_max as usize) || cascades == fibres {
+                        *free = pool;
                         return Ok(setups);
                     }
                 }
@@ -176,35 +219,34 @@ impl Ocs {
     }
 
     fn commands(
-        &self,
-        group: &Group,
         address: IpAddr,
-        source_rack: u32,
-        racks: &BTreeMap<u32, Vec<HostId>>,
-        circuits: &[CircuitSetup],
+        (sources, racks): (&Racks, &Racks),
+        circuits: &BTreeMap<u32, Vec<CircuitSetup>>,
     ) -> Vec<DeviceCommand> {
-        let cross = circuits.iter().flat_map(|circuits| &circuits.connections);
+        let cross = circuits.values().flatten().flat_map(|circuits| &circuits.connections);
         let mut commands: Vec<DeviceCommand> = cross
             .map(|connection| DeviceCommand::CrossConnect { from: connection.from, to: connection.to })
             .collect();
         let hosts = |rack| racks.get(&rack).into_iter().flatten().map(|&host| RackPort::Host(host));
-        let uplinks = circuits.iter().flat_map(|circuits| &circuits.uplinks);
-        let (lit, fed): (Vec<_>, Vec<_>) = uplinks.copied().partition(|(rack, _)| *rack == source_rack);
-        let fibres = lit.into_iter().map(|(_, uplink)| RackPort::Circuit(uplink));
-        let (from, to) = (RackPort::Host(group.source), hosts(source_rack).chain(fibres).collect());
-        commands.push(DeviceCommand::RackRule { rack: source_rack, group: address, from, to });
-        commands.extend(fed.into_iter().map(|(rack, uplink)| {
-            let (from, to) = (RackPort::Circuit(uplink), hosts(rack).collect());
-            DeviceCommand::RackRule { rack, group: address, from, to }
-        }));
+        let rule = |rack, from, to| DeviceCommand::RackRule { rack, group: address, from, to };
+        for (&source_rack, circuits) in circuits {
+            let uplinks = circuits.iter().flat_map(|circuits| &circuits.uplinks);
+            let (lit, fed): (Vec<_>, Vec<_>) = uplinks.copied().partition(|(rack, _)| *rack == source_rack);
+            commands.extend(sources[&source_rack].iter().map(|&source| {
+                let fibres = lit.iter().map(|&(_, uplink)| RackPort::Circuit(uplink));
+                rule(source_rack, RackPort::Host(source), hosts(source_rack).chain(fibres).collect())
+            }));
+            let copies = |(rack, uplink)| rule(rack, RackPort::Circuit(uplink), hosts(rack).collect());
+            commands.extend(fed.into_iter().map(copies));
+        }
         commands
     }
 
     /// The plan with this group address, or one that is free.
     fn plan_at(&self, network: &NetworkState, group: &Group, old: Option<&Plan>) -> Result<Plan, Refusal> {
-        let (source_rack, racks) = self.racks(group)?;
-        let members: BTreeSet<u32> = racks.keys().copied().chain([source_rack]).collect();
-        self.check(network, source_rack, &members)?;
+        let (sources, racks) = self.racks(group)?;
+        let members: BTreeSet<u32> = racks.keys().chain(sources.keys()).copied().collect();
+        self.check_sources(network, &sources, &racks)?;
         let ports = PortPool::of_free(
             Arc::clone(&self.ports),
             &members,
@@ -213,13 +255,17 @@ impl Ocs {
         );
         let mut ports = ports.with_circuits(self.standing_circuits(network, old));
         ports.put_last(|resource| network.is_doubtful(resource));
-        let others: Vec<u32> = racks.keys().copied().filter(|rack| *rack != source_rack).collect();
-        let circuits = self.circuits(&ports, source_rack, &others).map_err(|error| match error {
+        let refusal = |error| match error {
             SetupError::RackBusy { .. } | SetupError::SplittersBusy { .. } => {
                 Refusal::Busy(network.circuits_wait_for().map_or_else(|| format!("{error}"), String::from))
             }
             SetupError::Power(_) | SetupError::RackRange { .. } => Refusal::Impossible(format!("{error}")),
-        })?;
+        };
+        let mut circuits: BTreeMap<u32, Vec<CircuitSetup>> = BTreeMap::new();
+        for &rack in sources.keys() {
+            let others: Vec<u32> = racks.keys().copied().filter(|other| *other != rack).collect();
+            circuits.insert(rack, self.circuits(&mut ports, rack, &others).map_err(refusal)?);
+        }
         // A transfer that runs keeps its address where it can, so that its source and receivers notice
         // nothing.
         let address = old.and_then(|old| address_of(network, old));
@@ -227,17 +273,18 @@ impl Ocs {
             Some(address) => address,
             None => self.pool.lend(network)?,
         };
-        let uplinks = circuits.iter().flat_map(|circuits| &circuits.uplinks);
+        let each = || circuits.values().flatten();
+        let uplinks = each().flat_map(|circuits| &circuits.uplinks);
         let fibres = uplinks.map(|&(rack, uplink)| self.ports.of_rack(rack)[uplink as usize]);
         let mut resources = Vec::from([resource(address)]);
         resources.extend(fibres.map(|port| Resource::CircuitPort { port }));
-        let splitters = circuits.iter().flat_map(|circuits| &circuits.splitters);
+        let splitters = each().flat_map(|circuits| &circuits.splitters);
         resources.extend(splitters.map(|&splitter| Resource::Splitter { splitter }));
         Ok(Plan {
             fabric: Self::NAME,
             resources,
             uses: Vec::new(),
-            commands: self.commands(group, address.0, source_rack, &racks, &circuits),
+            commands: Self::commands(address.0, (&sources, &racks), &circuits),
             channel: Channel::Multicast {
                 group: address,
                 rate: Some(self.config.rate),
@@ -333,14 +380,16 @@ impl Fabric for Ocs {
                 .count() as u32,
         };
         let claim = |group: &&Group| {
-            let (source_rack, racks) = self.racks(group).ok()?;
-            let members: BTreeSet<u32> = racks.keys().copied().chain([source_rack]).collect();
-            self.check(network, source_rack, &members).ok()?;
-            let (count, cascades) = (members.len() as u32, self.cascades_for(members.len() as u32 - 1));
-            let fibres = |rack: u32| (rack, if rack == source_rack { cascades } else { 1 });
-            // Every further cascade reaches one more rack.
-            let splitters = splitters_needed(count - (cascades - 1), self.config.hybrid.splitter_fanout);
-            Some(Claim { racks: members.into_iter().map(fibres).collect(), splitters, volume: 0 })
+            let (sources, racks) = self.racks(group).ok()?;
+            self.check_sources(network, &sources, &racks).ok()?;
+            let splitters = |source: &u32| {
+                let others = racks.keys().filter(|rack| *rack != source).count() as u32;
+                // Every further cascade reaches one more rack.
+                let count = others + 1 - (self.cascades_for(others) - 1);
+                splitters_needed(count, self.config.hybrid.splitter_fanout)
+            };
+            let splitters = sources.keys().map(splitters).sum();
+            Some(Claim { racks: self.fibres(&sources, &racks).into_iter().collect(), splitters, volume: 0 })
         };
         Some((room, groups.iter().map(claim).collect()))
     }
@@ -384,13 +433,13 @@ impl Fabric for Ocs {
     /// the splitters of one cascade.
     fn vouches(&self, group: &Group, plan: &Plan) -> bool {
         let Channel::Multicast { group: address, .. } = plan.channel else { return false };
-        let Ok((source_rack, racks)) = self.racks(group) else { return false };
+        let Ok((sources, racks)) = self.racks(group) else { return false };
         let hybrid = self.config.hybrid;
         let rack_of = |host: &HostId| {
-            let is_member = group.source == *host || group.receivers.contains(host);
+            let is_member = group.hosts().any(|member| member == *host);
             self.places.get(*host).filter(|_| is_member).map(|server| server / hybrid.servers_per_rack)
         };
-        let in_group = |rack: u32| rack == source_rack || racks.contains_key(&rack);
+        let in_group = |rack: u32| sources.contains_key(&rack) || racks.contains_key(&rack);
         let holds = |port: u32| self.resource_of(port).is_some_and(|held| plan.resources.contains(&held));
         let sound = |command: &DeviceCommand| match command {
             DeviceCommand::CrossConnect { from, to } => holds(*from) && holds(*to),
@@ -416,9 +465,10 @@ impl Fabric for Ocs {
         };
         let splitters =
             plan.resources.iter().filter(|held| matches!(held, Resource::Splitter { .. })).count();
+        let fibres: usize = sources.keys().map(|rack| self.ports.of_rack(*rack).len()).sum();
         plan.resources.contains(&resource(address))
             && plan.resources.iter().all(is_needed)
-            && splitters <= self.config.cascade_max as usize * self.ports.of_rack(source_rack).len()
+            && splitters <= self.config.cascade_max as usize * fibres
             && plan.uses.is_empty()
             && plan.commands.iter().all(sound)
     }

@@ -37,6 +37,9 @@ pub enum PlaceError {
     },
 }
 
+/// Hosts, each with its server.
+pub(crate) type Servers = Vec<(HostId, u32)>;
+
 impl Places {
     /// These hosts on these servers of a network of `servers` servers.
     ///
@@ -65,20 +68,31 @@ impl Places {
         self.by_host.get(&host).copied()
     }
 
-    /// The servers of a group: the source's, and the receivers' in the order of the hosts.
+    /// The servers of a group with one source: the source's, and the receivers' in the order of the hosts.
     pub(crate) fn of_group(
         &self,
         fabric: FabricName,
         group: &Group,
     ) -> Result<(u32, Vec<(HostId, u32)>), Refusal> {
+        let (sources, receivers) = self.of_sources(fabric, group)?;
+        Ok((sources[0].1, receivers))
+    }
+
+    /// The same with all sources, of which there is one at least.
+    pub(crate) fn of_sources(
+        &self,
+        fabric: FabricName,
+        group: &Group,
+    ) -> Result<(Servers, Servers), Refusal> {
         if group.receivers.is_empty() {
             return Err(Refusal::Impossible("there is no receiver".into()));
         }
-        let find =
-            |host: HostId| self.get(host).ok_or_else(|| Refusal::NoPlace { host, fabric: fabric.into() });
-        let source = find(group.source)?;
-        let receivers = group.receivers.iter().map(|&host| Ok((host, find(host)?)));
-        Ok((source, receivers.collect::<Result<_, Refusal>>()?))
+        let find = |host: HostId| match self.get(host) {
+            Some(server) => Ok((host, server)),
+            None => Err(Refusal::NoPlace { host, fabric: fabric.into() }),
+        };
+        let sources = group.sources().map(find).collect::<Result<_, _>>()?;
+        Ok((sources, group.receivers.iter().copied().map(find).collect::<Result<_, _>>()?))
     }
 }
 

@@ -22,13 +22,36 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct HostId(pub u32);
 
-/// One source and its receivers.
+/// One source and its receivers, or several sources that send to the same ones.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Group {
     /// The host that sends.
     pub source: HostId,
-    /// The hosts that receive; never the source, never empty.
+    /// Further hosts that send to the same address; none but for packets of applications. Manager and agents
+    /// that know of one source alone write nothing here.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub further_sources: BTreeSet<HostId>,
+    /// The hosts that receive; never empty, and never the source of a group that has no other one.
     pub receivers: BTreeSet<HostId>,
+}
+
+impl Group {
+    /// A group with one source.
+    #[must_use]
+    pub fn of_one(source: HostId, receivers: BTreeSet<HostId>) -> Self {
+        Group { source, further_sources: BTreeSet::new(), receivers }
+    }
+
+    /// The hosts that send, each once.
+    pub fn sources(&self) -> impl Iterator<Item = HostId> + '_ {
+        core::iter::once(self.source).chain(self.further_sources.iter().copied())
+    }
+
+    /// All hosts of the group, each once: receivers first.
+    pub fn hosts(&self) -> impl Iterator<Item = HostId> + '_ {
+        let send_only = self.sources().filter(|source| !self.receivers.contains(source));
+        self.receivers.iter().copied().chain(send_only)
+    }
 }
 
 /// A plan that is in force (Republic's `responseID`).

@@ -468,7 +468,7 @@ mod tests {
     use alloc::vec;
 
     fn group(source: u32, receivers: &[u32]) -> Group {
-        Group { source: HostId(source), receivers: receivers.iter().map(|r| HostId(*r)).collect() }
+        Group::of_one(HostId(source), receivers.iter().map(|r| HostId(*r)).collect())
     }
 
     fn fabrics(addresses: u32) -> Fabrics {

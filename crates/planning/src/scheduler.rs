@@ -243,7 +243,7 @@ mod tests {
     fn request(id: u64, receivers: &[u32]) -> Pending {
         Pending {
             id: RequestId(id),
-            group: Group { source: HostId(0), receivers: receivers.iter().map(|r| HostId(*r)).collect() },
+            group: Group::of_one(HostId(0), receivers.iter().map(|r| HostId(*r)).collect()),
             object_bytes: 10,
             remaining_bytes: 10,
             divisible: true,

@@ -119,15 +119,20 @@ impl Shufflecast {
         address: Option<(IpAddr, u16)>,
         kind: Kind,
     ) -> Result<Plan, Refusal> {
-        let (source, receivers) = self.places.of_group(Self::NAME, group)?;
-        let source_rack = source / self.config.servers_per_rack;
+        let (sources, receivers) = self.places.of_sources(Self::NAME, group)?;
         let mut racks: BTreeMap<u32, Vec<HostId>> = BTreeMap::new();
         for (host, server) in receivers {
             racks.entry(server / self.config.servers_per_rack).or_default().push(host);
         }
-        let leaves_rack = racks.keys().any(|&rack| rack != source_rack);
-        let relays = if leaves_rack { self.relays(network, source_rack, racks.keys())? } else { Vec::new() };
-        let own = self.own_splitters(source_rack, &relays);
+        let (mut relays, mut ways): (BTreeSet<u32>, Vec<Entering>) = (BTreeSet::new(), Vec::new());
+        for (host, server) in sources {
+            let rack = server / self.config.servers_per_rack;
+            let leaves_rack = racks.keys().any(|&other| other != rack);
+            let own = if leaves_rack { self.relays(network, rack, racks.keys())? } else { Vec::new() };
+            ways.push(Entering { host, rack, splitters: self.own_splitters(rack, &own) });
+            relays.extend(own);
+        }
+        let relays: Vec<u32> = relays.into_iter().collect();
         let mut resources = match kind {
             Kind::Transfer => self.shares(network, &relays)?,
             Kind::Stream => Vec::new(),
@@ -142,7 +147,7 @@ impl Shufflecast {
             fabric: Self::NAME,
             resources,
             uses: relays.into_iter().map(Self::part).collect(),
-            commands: rules(group, address.0, source_rack, racks, own),
+            commands: rules(address.0, &ways, &racks),
             channel: Channel::Multicast {
                 group: address,
                 rate: (kind == Kind::Transfer).then_some(Rate(rate.0 / shares)),
@@ -228,21 +233,28 @@ impl Shufflecast {
     }
 }
 
-/// Makes the rules for the switches of the group's racks.
-fn rules(
-    group: &Group,
-    address: IpAddr,
-    source_rack: u32,
-    mut racks: BTreeMap<u32, Vec<HostId>>,
-    own: Vec<u32>,
-) -> Vec<DeviceCommand> {
-    let hosts = |list: Vec<HostId>| list.into_iter().map(RackPort::Host);
-    let mut to: Vec<RackPort> = hosts(racks.remove(&source_rack).unwrap_or_default()).collect();
-    to.extend(own.into_iter().map(RackPort::Splitter));
-    let from = RackPort::Host(group.source);
-    let mut commands = Vec::from([DeviceCommand::RackRule { rack: source_rack, group: address, from, to }]);
-    commands.extend(racks.into_iter().map(|(rack, list)| {
-        let (from, to) = (RackPort::FromSplitters, hosts(list).collect());
+/// A source of a group, and the splitters of its rack that its packets go into.
+struct Entering {
+    host: HostId,
+    rack: u32,
+    splitters: Vec<u32>,
+}
+
+/// Makes the rules for the switches of the group's racks. A rack's switch copies to the same members wherever
+/// packets come in; what its own hosts have sent and comes back by a splitter it drops.
+fn rules(address: IpAddr, sources: &[Entering], racks: &BTreeMap<u32, Vec<HostId>>) -> Vec<DeviceCommand> {
+    let hosts = |rack: u32| racks.get(&rack).into_iter().flatten().map(|&host| RackPort::Host(host));
+    let mut commands: Vec<DeviceCommand> = sources
+        .iter()
+        .map(|Entering { host, rack, splitters }| {
+            let out = splitters.iter().map(|&splitter| RackPort::Splitter(splitter));
+            let (from, to) = (RackPort::Host(*host), hosts(*rack).chain(out).collect());
+            DeviceCommand::RackRule { rack: *rack, group: address, from, to }
+        })
+        .collect();
+    let is_fed = |rack: &&u32| sources.iter().any(|source| source.rack != **rack);
+    commands.extend(racks.keys().filter(is_fed).map(|&rack| {
+        let (from, to) = (RackPort::FromSplitters, hosts(rack).collect());
         DeviceCommand::RackRule { rack, group: address, from, to }
     }));
     commands

@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn the_chain_holds_nothing_and_has_one_order() {
-        let group = Group { source: HostId(9), receivers: [HostId(5), HostId(2), HostId(7)].into() };
+        let group = Group::of_one(HostId(9), [HostId(5), HostId(2), HostId(7)].into());
         let mut network = NetworkState::default();
         let plan = TcpChain.plan(&network, &group).unwrap();
         assert_eq!(plan.channel, Channel::Chain { order: [HostId(2), HostId(5), HostId(7)].into() });

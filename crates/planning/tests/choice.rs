@@ -86,7 +86,7 @@ impl Fabric for Stub {
 }
 
 fn group(source: u32, receivers: &[u32]) -> Group {
-    Group { source: HostId(source), receivers: receivers.iter().map(|&host| HostId(host)).collect() }
+    Group::of_one(HostId(source), receivers.iter().map(|&host| HostId(host)).collect())
 }
 
 fn list(answers: &[Says], is_shared: impl Fn(usize) -> bool) -> Fabrics {
@@ -444,7 +444,7 @@ fn pools_hold_only_addresses_that_hosts_may_use() {
         assert_eq!(sorted, (first..first + 5).collect::<Vec<_>>());
         assert_eq!(lent[0], first + (turn % 5) as u32);
     }
-    let empty = Group { source: HostId(1), receivers: [].into() };
+    let empty = Group::of_one(HostId(1), [].into());
     assert!(
         fabric.plan(&NetworkState::default(), &empty).is_err()
             && TcpChain.plan(&NetworkState::default(), &empty).is_err()

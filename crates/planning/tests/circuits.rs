@@ -50,7 +50,7 @@ fn fabric(table: &PortTable, cascade_max: u32, budget_db: f64, fanout: u32) -> O
 }
 
 fn group(source: u32, receivers: impl IntoIterator<Item = u32>) -> Group {
-    Group { source: HostId(source), receivers: receivers.into_iter().map(HostId).collect() }
+    Group::of_one(HostId(source), receivers.into_iter().map(HostId).collect())
 }
 
 fn circuits(plan: &Plan) -> BTreeSet<(u32, u32)> {

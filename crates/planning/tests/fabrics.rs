@@ -454,7 +454,7 @@ proptest! {
                     let members: BTreeSet<HostId> = members.iter().map(|m| host_at(count, m % count)).collect();
                     let source = *members.iter().nth(number as usize % members.len()).unwrap();
                     let receivers: BTreeSet<HostId> = members.into_iter().filter(|host| *host != source).collect();
-                    let group = Group { source, receivers };
+                    let group = Group::of_one(source, receivers);
                     match fabrics.plan(&network, &group) {
                         Ok(plan) => {
                             prop_assert_eq!(&reached(&fabrics, &network, &group, &plan), &group.receivers);
@@ -532,7 +532,7 @@ fn tree_numbers(plan: &Plan) -> BTreeMap<u32, &polycast_planning::TreeRoutes> {
 
 fn group(count: u32, source: u32, receivers: &[u32]) -> Group {
     let receivers = receivers.iter().map(|&server| host_at(count, server)).collect();
-    Group { source: host_at(count, source), receivers }
+    Group::of_one(host_at(count, source), receivers)
 }
 
 fn refusal(fabric: &dyn Fabric, network: &NetworkState, group: &Group) -> (bool, String) {
@@ -552,7 +552,7 @@ fn circuits_refuse_by_name() {
     let all: Vec<u32> = (1..8).map(|rack| 3 * rack).collect();
     let (busy, why) = refusal(&fabric, &network, &group(24, 0, &all));
     assert!(!busy && why.contains("dB"), "{why}");
-    let stranger = Group { source: host_at(24, 0), receivers: [HostId(5)].into() };
+    let stranger = Group::of_one(host_at(24, 0), [HostId(5)].into());
     assert!(refusal(&fabric, &network, &stranger).1.contains("do not say where host 5 is"));
     for id in 0..2 {
         let plan = fabric.plan(&network, &group(24, 0, &[3, 6])).unwrap();
@@ -590,6 +590,37 @@ fn relays_of_different_partitions_run_side_by_side() {
     network.fail_part(Shufflecast::part(0));
     let (busy, why) = refusal(&fabric, &network, &one);
     assert!(!busy && why.contains("rack 0 has failed"), "{why}");
+}
+
+/// Over circuits and over splitters, from racks with several sources and from sources that receive.
+#[test]
+fn each_source_of_a_group_reaches_all_others() {
+    let several = |count: u32, sources: &[u32], receivers: &[u32]| Group {
+        further_sources: sources[1..].iter().map(|server| host_at(count, *server)).collect(),
+        ..group(count, sources[0], receivers)
+    };
+    let walked = |fabrics: &Fabrics, group: &Group| {
+        let network = NetworkState::default();
+        let plan = fabrics.plan(&network, group).unwrap();
+        for source in group.sources() {
+            let mut heard = reached(fabrics, &network, &Group { source, ..group.clone() }, &plan);
+            // A switch sends nothing back by the port where it came in.
+            heard.remove(&source);
+            let others: BTreeSet<HostId> =
+                group.receivers.iter().copied().filter(|to| *to != source).collect();
+            assert_eq!(heard, others, "from {source:?}");
+        }
+        plan
+    };
+    let group = several(24, &[0, 1, 9], &[9, 12, 15]);
+    let plan = walked(&Fabrics::new(vec![Box::new(ocs())]), &group);
+    assert!(ocs().vouches(&group, &plan) && !ocs().vouches(&several(24, &[0], &[9, 12, 15]), &plan));
+    let (busy, why) = refusal(&ocs(), &NetworkState::default(), &several(24, &[0, 9, 18], &[12]));
+    assert!(!busy && why.contains("rack 4 needs 3 fibres to the circuit switch and has 2"), "{why}");
+    let group = several(48, &[0, 1, 14], &[1, 20, 40, 41]);
+    let plan = walked(&Fabrics::new(vec![Box::new(shufflecast(1))]), &group);
+    let adopted = shufflecast(1).adopt(&NetworkState::default(), &group, &plan.channel);
+    assert_eq!(adopted, Some(plan), "the channel and the group tell all");
 }
 
 /// A stream takes no partition's share from transfers, nor waits for one, also when its group changes, a

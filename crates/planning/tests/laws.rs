@@ -36,7 +36,7 @@ fn hosts(count: u32) -> impl Iterator<Item = (HostId, u32)> {
 
 fn group(source: u32, receivers: &[u32]) -> Group {
     let host = |server: u32| HostId(100 + server);
-    Group { source: host(source), receivers: receivers.iter().map(|&server| host(server)).collect() }
+    Group::of_one(host(source), receivers.iter().map(|&server| host(server)).collect())
 }
 
 fn ocs() -> Ocs {

@@ -91,7 +91,7 @@ proptest! {
         let network = NetworkState::default();
         let source = HostId(*members.iter().nth(first % members.len()).unwrap());
         let receivers = members.into_iter().map(HostId).filter(|host| *host != source).collect();
-        let group = Group { source, receivers };
+        let group = Group::of_one(source, receivers);
         // Light that a single port gives may be too few for so many racks.
         let Ok(plan) = fabrics.plan(&network, &group) else { return Ok(()) };
         let circuits = plan.resources.iter().copied().filter(|held| !matches!(held, Resource::MulticastAddress { .. }));
@@ -120,7 +120,7 @@ proptest! {
 fn what_is_doubtful_is_taken_last() {
     let fabric = ocs();
     let mut network = NetworkState::default();
-    let group = Group { source: HostId(0), receivers: [HostId(3), HostId(6)].into() };
+    let group = Group::of_one(HostId(0), [HostId(3), HostId(6)].into());
     let circuits = |network: &NetworkState| {
         let plan = fabric.plan(network, &group).unwrap();
         let held =

@@ -56,10 +56,7 @@ fn relay_fabrics() -> Fabrics {
 fn request(id: u64, source: u32, receivers: &[u32], bytes: u64) -> Pending {
     Pending {
         id: RequestId(id),
-        group: Group {
-            source: HostId(source),
-            receivers: receivers.iter().map(|&host| HostId(host)).collect(),
-        },
+        group: Group::of_one(HostId(source), receivers.iter().map(|&host| HostId(host)).collect()),
         object_bytes: bytes,
         remaining_bytes: bytes,
         divisible: false,

@@ -104,7 +104,7 @@ fn all_are_reached_once(wiring: Wiring, dead: &BTreeSet<u32>) -> usize {
     let mut refused = 0;
     for source in 0..tors {
         let receivers = (0..tors).filter(|tor| *tor != source).map(HostId).collect();
-        let Ok(plan) = fabric.plan(&network, &Group { source: HostId(source), receivers }) else {
+        let Ok(plan) = fabric.plan(&network, &Group::of_one(HostId(source), receivers)) else {
             refused += 1;
             continue;
         };
@@ -153,7 +153,7 @@ fn the_splitters_that_explain_the_dark_are_suspected() {
         let standing = fabric.standing_commands(&network);
         for source in 0..tors {
             let others = || (0..tors).filter(|tor| *tor != source);
-            let group = Group { source: HostId(source), receivers: others().map(HostId).collect() };
+            let group = Group::of_one(HostId(source), others().map(HostId).collect());
             let plan = fabric.plan(&network, &group).unwrap();
             let rules = [plan.commands.clone(), standing.clone()].concat();
             let dark = |splitter: u32| {
@@ -191,8 +191,7 @@ fn a_dark_fibre_costs_no_rack_that_has_another_one() {
             let is_alone = wiring.logical_of(at).len() == 1;
             for source in (0..tors).filter(|source| !(is_alone && *source == at)) {
                 let receivers = (0..tors).filter(|tor| *tor != source);
-                let group =
-                    Group { source: HostId(source), receivers: receivers.clone().map(HostId).collect() };
+                let group = Group::of_one(HostId(source), receivers.clone().map(HostId).collect());
                 let plan = fabric.plan(&state, &group).unwrap();
                 let rules = [plan.commands, standing.clone()].concat();
                 let dark = BTreeSet::from([(from, to)]);
@@ -218,7 +217,7 @@ fn failures_outside_the_network_are_none() {
         let fabric = fabric(wiring);
         let (whole, last) = (NetworkState::default(), wiring.logical().tors() - 1);
         let receivers = (1..tors).map(HostId).collect();
-        let group = Group { source: HostId(0), receivers };
+        let group = Group::of_one(HostId(0), receivers);
         for outside in [last + 1, last + 2, u32::MAX] {
             let mut network = NetworkState::default();
             network.fail_part(Shufflecast::part(outside));

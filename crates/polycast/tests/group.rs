@@ -4,13 +4,14 @@
 
 mod common;
 
-use common::cluster::{Cluster, Daemon, OWN_PORT};
+use common::cluster::{Cluster, Daemon, OWN_PORT, socket};
 use common::{Ran, command, polycast};
 use polycast_testing::{Need, needs, until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -62,7 +63,7 @@ fn a_group_is_made_once_and_wrong_ones_are_refused_in_a_sentence() {
         assert!(why.contains(expected) && !why.contains('\n'), "{words:?}: {why}");
     }
     let usage = cluster.at("a", &["group", "create", "x", "--to", "all"]);
-    assert!(usage.status != 0 && why(&usage).contains("a group names its members"), "{}", usage.stdout);
+    assert!(usage.status != 0 && why(&usage).contains("a group names its hosts"), "{}", usage.stdout);
     assert_eq!(cluster.at("a", &["group", "rm", "prices"]).json()["removed"], true);
     for agent in ["a", "b"] {
         cluster.await_answer(agent, &["group", "ls"], |groups| groups == &json!([]));
@@ -81,6 +82,49 @@ fn a_group_stays_without_a_member_and_says_so() {
     cluster.agents[1].stop(Signal::TERM);
     cluster.await_answer("a", &["group", "ls"], |groups| groups[0]["away"] == json!(["b", "c"]));
     assert_eq!(group_at(&cluster, "a")["address"], made["address"]);
+}
+
+/// Several hosts send to one address. One that goes is named; the others go on.
+#[test]
+fn a_group_names_its_sources_and_stays_without_one() {
+    let mut cluster = Cluster::start(&["a", "b", "c"]);
+    let words = ["group", "create", "talk", "--to", "a,b,c", "--source", "a,b", "--source", "c"];
+    let made = cluster.at("a", &words);
+    assert_eq!(made.status, 0, "{}", made.stderr);
+    let made = made.json();
+    let seen = [&made["source"], &made["sources"], &made["members"], &made["away"]];
+    assert!(
+        seen.into_iter().eq(&[json!("a"), json!(["a", "b", "c"]), json!(["a", "b", "c"]), json!([])]),
+        "{made}"
+    );
+    assert_eq!(cluster.at("b", &["group", "ls"]).json(), json!([made]));
+    let line = polycast(&["group", "ls", "--socket", &socket(&cluster.place, "b")]);
+    assert!(line.stdout.contains(", from a, b, c to 3 members"), "{}", line.stdout);
+    for (at, words, expected) in [
+        ("a", &["--to", "b", "--source", "a,nobody"][..], "there is no agent 'nobody'"),
+        ("a", &["--to", "b", "--source", "a", "--source", "a"], "the source 'a' is named twice"),
+        ("a", &["--to", "b", "--source", "a,a"], "'a' is named twice"),
+        ("a", &["--to", "b", "--source", "all"], "a group names its hosts"),
+        ("a", &["--to", "b", "--source", "b,c"], "this host, 'a', is not among the sources 'b', 'c'"),
+        ("a", &["--to", "a,b", "--source", "a"], "'a' is the source and cannot be a receiver"),
+        (
+            "a",
+            &["--to", "b", "--source", "a,c", "--fabric", "tcp-chain"],
+            "tcp-chain carries no packets that an",
+        ),
+    ] {
+        let ran = cluster.at(at, &[&["group", "create", "x"], words].concat());
+        let why = why(&ran);
+        assert!(why.contains(expected) && !why.contains('\n'), "{words:?}: {why}");
+    }
+    let manager = cluster.managers[0].address().to_string();
+    cluster.agents[0].kill();
+    cluster.agents[0] = Daemon::agent_with(&cluster.place, &manager, "a", OWN_PORT);
+    let listed = cluster.await_answer("b", &["group", "ls"], |groups| groups[0]["away"] == json!([]));
+    assert_eq!(listed[0], made, "the next run of the agent knows them, too");
+    cluster.agents[2].kill();
+    let listed = cluster.await_answer("a", &["group", "ls"], |groups| groups[0]["away"] == json!(["c"]));
+    assert_eq!((&listed[0]["address"], &listed[0]["sources"]), (&made["address"], &made["sources"]));
 }
 
 #[test]
@@ -152,7 +196,10 @@ struct Lab(String);
 
 impl Lab {
     fn up(spec: &str) -> Self {
-        let name = format!("group-{}-{}", spec.split(':').next().unwrap_or_default(), std::process::id());
+        static LABS: AtomicUsize = AtomicUsize::new(0);
+        let number = LABS.fetch_add(1, Ordering::Relaxed);
+        let kind = spec.split(':').next().unwrap_or_default();
+        let name = format!("group-{kind}-{}-{number}", std::process::id());
         let made = polycast(&["lab", "up", spec, "--name", &name]);
         assert_eq!(made.status, 0, "{}", made.stderr);
         Lab(name)
@@ -174,9 +221,13 @@ impl Lab {
     }
 
     fn say(&self, address: &str, words: &[String]) {
-        let own = self.own_address("h0");
+        self.say_from("h0", address, words);
+    }
+
+    fn say_from(&self, host: &str, address: &str, words: &[String]) {
+        let own = self.own_address(host);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let ran = self.run("h0", &[&["python3", "-c", SAY, address, &own], &words[..]].concat());
+        let ran = self.run(host, &[&["python3", "-c", SAY, address, &own], &words[..]].concat());
         assert_eq!(ran.status, 0, "{}", ran.stderr);
     }
 }
@@ -292,4 +343,54 @@ fn unchanged_programs_send_over_circuits() {
         (&["h1", "h2"], "h3"),
         true,
     );
+}
+
+/// Programs of two hosts send to one address; every member hears each packet of both once, but its own.
+fn several_sources(spec: &str, fabric: &str, sources: [&str; 2], members: &[&str], is_closed: bool) {
+    let tools = ["ip", "tc", "python3"].into_iter();
+    let tools = tools.chain(if is_closed { &["ovs-vswitchd", "ethtool"][..] } else { &[] }.iter().copied());
+    let needed: Vec<Need> = [Need::Root, Need::Namespaces].into_iter().chain(tools.map(Need::Tool)).collect();
+    if !needs(&needed) {
+        return;
+    }
+    let lab = Lab::up(spec);
+    let (from, to) = (sources.join(","), members.join(","));
+    let made = lab.group(&["create", "talk", "--to", &to, "--source", &from, "--fabric", fabric]);
+    assert_eq!((&made["fabric"], &made["sources"]), (&json!(fabric), &json!(sources)), "{made}");
+    let address = made["address"].as_str().unwrap();
+    let ears: Vec<Ear> = members.iter().map(|host| Ear::begin(&lab, host, address)).collect();
+    for source in sources {
+        let words: Vec<String> = (0..COUNT).map(|number| format!("{source}-{number}")).collect();
+        lab.say_from(source, address, &words);
+        for (ear, member) in ears.iter().zip(members) {
+            let from_it = || -> Vec<String> {
+                let begins = format!("{source}-");
+                ear.heard().into_iter().filter(|word| word.starts_with(&begins)).collect()
+            };
+            // A host hears its own packets from its own kernel, before any network.
+            until("all packets are there", || from_it().len() >= COUNT);
+            assert_eq!(from_it(), words, "{member} hears each packet of {source} once, and in order");
+        }
+    }
+    // What comes back late would be there by now.
+    thread::sleep(Duration::from_millis(300));
+    assert!(ears.iter().all(|ear| ear.heard().len() == 2 * COUNT), "each once");
+    lab.group(&["rm", "talk"]);
+}
+
+#[test]
+fn several_sources_send_over_an_ordinary_switch() {
+    several_sources("bridge:4", "ip-multicast", ["h0", "h2"], &["h1", "h2", "h3"], false);
+}
+
+#[test]
+fn several_sources_send_over_splitters() {
+    let spec = "shufflecast:2,2,hosts=1,patience-ms=60001";
+    several_sources(spec, "shufflecast", ["h0", "h5"], &["h1", "h4", "h5", "h7"], true);
+}
+
+#[test]
+fn several_sources_send_over_circuits() {
+    let spec = "blast:racks=4,hosts=1,fanout=2,ports=2,splitters=6,rate=50mbit,patience-ms=60001";
+    several_sources(spec, "ocs", ["h0", "h3"], &["h1", "h2", "h3"], true);
 }

@@ -584,6 +584,7 @@ impl Leases {
             plan_id,
             accepted_bytes: request.remaining_bytes,
             receivers: self.in_order(&group, &plan.channel),
+            further_sources: Vec::new(),
             absent: Vec::new(),
             missed: Vec::new(),
             passed_over: Vec::new(),
@@ -619,10 +620,15 @@ impl Leases {
         let source = &request.agent.name;
         let (group, missed) = match &request.receivers {
             Receivers::All => self.members.all_but(now, source)?,
-            Receivers::Named(names) => self.members.group(source, names)?,
+            Receivers::Named(names) => self.members.group(source, &request.further_sources, names)?,
         };
         let (group, missed) = self.spare_drained(request, (group, missed))?;
         let any_packets = request.agent.request(request.request).is_group();
+        if !request.further_sources.is_empty() && !any_packets {
+            return Err(Denial::Rejected(
+                "only a group of an application's own packets has several sources".into(),
+            ));
+        }
         let wish = Wish { any_packets, ..request.wish };
         self.fabrics.check_wish(wish).map_err(|refusal| self.refused(refusal))?;
         if self.pending.len() >= self.config.pending_max {
@@ -811,6 +817,7 @@ impl Leases {
             plan_id,
             accepted_bytes,
             receivers: self.in_order(&pending.group, &plan.channel),
+            further_sources: self.names_of(&pending.group.further_sources),
             absent: Vec::new(),
             missed: waiting.missed,
             passed_over,
@@ -843,6 +850,11 @@ impl Leases {
         let mut receivers: Vec<_> = group.receivers.iter().filter_map(find).collect();
         receivers.sort();
         receivers
+    }
+
+    /// The names of hosts, as far as they have one.
+    fn names_of(&self, hosts: &BTreeSet<HostId>) -> Vec<String> {
+        hosts.iter().filter_map(|host| self.members.name_of(*host)).map(String::from).collect()
     }
 
     fn fresh_plan_id(&mut self) -> PlanId {

@@ -255,6 +255,7 @@ impl World {
             request: lease.key.request,
             plan: lease.grant.plan_id,
             object: lease.object,
+            further_sources: Vec::new(),
             receivers: lease.grant.receiver_names().cloned().collect(),
             bytes: 0,
             fabric: lease.grant.plan.fabric.into(),
@@ -847,6 +848,7 @@ fn anything() -> impl Strategy<Value = StreamsInput> {
         (plan(), names(), any::<u64>()).prop_map(|(plan, names, number)| Grant {
             plan_id: PlanId(number),
             accepted_bytes: number,
+            further_sources: Vec::new(),
             receivers: names.into_iter().map(|name| (name, ([10, 0, 0, 1].into(), 1))).collect(),
             passed_over: Vec::new(),
             estimate: None,

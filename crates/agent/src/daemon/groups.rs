@@ -57,6 +57,7 @@ impl Group {
             trouble: self.trouble.clone(),
             ..GroupReport::default()
         };
+        report.further_sources.clone_from(&self.kept.further_sources);
         if let Some(path) = &self.kept.path {
             report.members.clone_from(&path.members);
             report.fabric.clone_from(&path.fabric);
@@ -68,8 +69,8 @@ impl Group {
     }
 
     fn wanted(&self, name: &str) -> GroupWanted {
-        let Kept { request, members, fabric, rate_bps, .. } = self.kept.clone();
-        GroupWanted { request, name: name.into(), members, fabric, rate: rate_bps.map(Rate) }
+        let Kept { request, members, further_sources, fabric, rate_bps, .. } = self.kept.clone();
+        GroupWanted { request, name: name.into(), members, further_sources, fabric, rate: rate_bps.map(Rate) }
     }
 }
 
@@ -85,30 +86,51 @@ fn check(request: &CreateGroupRequest) -> Result<(), Refusal> {
     if request.members.is_empty() {
         return Err(Refusal::new(Kind::NoReceivers, "no member is named"));
     }
-    if request.members.len() > MEMBERS_MAX {
-        return Err(invalid(format!("{} members are more than {MEMBERS_MAX}", request.members.len())));
-    }
-    let mut seen = BTreeSet::new();
-    for member in &request.members {
-        super::convert::check_name("a member", member)?;
-        if !seen.insert(member) {
-            let message = format!("the member '{}' is named twice", Printable(member));
-            return Err(Refusal::new(Kind::ReceiverTwice, message));
-        }
-    }
+    check_hosts("member", &request.members)?;
+    check_hosts("source", &request.sources)?;
     if request.rate_bps == Some(0) {
         return Err(invalid("a group's rate cannot be 0".into()));
     }
     super::convert::check_name("a fabric", &request.fabric)
 }
 
-/// Checks that the manager has heard of all members: for one that may yet come it would wait.
-fn check_members(members: &[String], status: &manager::StatusResponse) -> Result<(), Refusal> {
+/// Checks the names of members, or of sources.
+fn check_hosts(what: &str, names: &[String]) -> Result<(), Refusal> {
+    if names.len() > MEMBERS_MAX {
+        return Err(invalid(format!("{} {what}s are more than {MEMBERS_MAX}", names.len())));
+    }
+    let mut seen = BTreeSet::new();
+    for name in names {
+        super::convert::check_name(&format!("a {what}"), name)?;
+        if !seen.insert(name) {
+            let message = format!("the {what} '{}' is named twice", Printable(name));
+            return Err(Refusal::new(Kind::ReceiverTwice, message));
+        }
+    }
+    Ok(())
+}
+
+/// The sources of a new group beside this host, which holds its path and so has to be one of them.
+fn further_sources(own: &str, sources: Vec<String>) -> Result<Vec<String>, Refusal> {
+    if !sources.is_empty() && !sources.iter().any(|source| source == own) {
+        let named: Vec<String> = sources.iter().map(|name| format!("'{}'", Printable(name))).collect();
+        let message = format!(
+            "this host, '{}', is not among the sources {}: make the group on one of them, whose agent then holds its path",
+            Printable(own),
+            named.join(", ")
+        );
+        return Err(invalid(message));
+    }
+    Ok(sources.into_iter().filter(|source| source != own).collect())
+}
+
+/// Checks that the manager has heard of all hosts: for one that may yet come it would wait.
+fn check_known(hosts: &[String], status: &manager::StatusResponse) -> Result<(), Refusal> {
     let known: BTreeSet<&str> =
         status.agents.iter().chain(&status.lost).map(|agent| agent.name.as_str()).collect();
-    match members.iter().find(|member| !known.contains(member.as_str())) {
-        Some(member) => {
-            let message = format!("there is no agent '{}'", Printable(member));
+    match hosts.iter().find(|host| !known.contains(host.as_str())) {
+        Some(host) => {
+            let message = format!("there is no agent '{}'", Printable(host));
             Err(Refusal::new(Kind::ReceiverUnknown, message))
         }
         None => Ok(()),
@@ -144,7 +166,8 @@ impl Groups {
         request: CreateGroupRequest,
     ) -> Result<api::Group, Refusal> {
         check(&request)?;
-        let CreateGroupRequest { name, members, fabric, rate_bps, .. } = request;
+        let CreateGroupRequest { name, members, fabric, rate_bps, sources, .. } = request;
+        let further_sources = further_sources(&self.shared.name, sources)?;
         let own = format!("this host, '{}'", self.shared.name);
         if self.lock().contains_key(&name) {
             return Err(taken(&name, &own));
@@ -153,7 +176,8 @@ impl Groups {
         if let Some((source, _)) = reports(&status, &self.shared.name).find(|(_, group)| group.name == name) {
             return Err(taken(&name, &format!("'{}'", Printable(source))));
         }
-        check_members(&members, &status)?;
+        check_known(&members, &status)?;
+        check_known(&further_sources, &status)?;
         {
             let mut table = self.lock();
             let (count, theirs) =
@@ -169,7 +193,8 @@ impl Groups {
                 return Err(taken(&name, &own));
             }
             let request = self.shared.link.group_number();
-            let kept = Kept { uid: user.uid(), request, members, fabric, rate_bps, path: None };
+            let kept =
+                Kept { uid: user.uid(), request, members, further_sources, fabric, rate_bps, path: None };
             table.insert(name.clone(), Group { kept, asks: true, is_new: true, trouble: String::new() });
         }
         // It is made, or not, also if the caller goes meanwhile.
@@ -268,7 +293,10 @@ impl Groups {
     /// The groups of this host for the manager's status, each with its first members: heartbeats say them.
     pub(super) fn account(&self) -> Vec<GroupReport> {
         let mut groups = self.reports();
-        groups.iter_mut().for_each(|group| group.members.truncate(REPORTED_MAX));
+        for group in &mut groups {
+            group.members.truncate(REPORTED_MAX);
+            group.further_sources.truncate(REPORTED_MAX);
+        }
         groups
     }
 
@@ -376,8 +404,10 @@ fn reports<'a>(
 
 /// A group in the words of the agent's service; `here` are the agents that are connected to the manager.
 fn group_of(source: &str, report: GroupReport, here: Option<&BTreeSet<&str>>) -> api::Group {
-    let GroupReport { name, members, fabric, address, port, rate_bps, trouble } = report;
+    let GroupReport { name, members, fabric, address, port, rate_bps, trouble, further_sources } = report;
     let away = |name: &str| here.is_some_and(|here| !here.contains(name));
-    let members = members.into_iter().map(|name| api::Member { away: away(&name), name }).collect();
-    api::Group { name, source: source.into(), members, fabric, address, port, rate_bps, trouble }
+    let member = |name: String| api::Member { away: away(&name), name };
+    let sources = std::iter::once(source.to_string()).chain(further_sources).map(member).collect();
+    let members = members.into_iter().map(member).collect();
+    api::Group { name, source: source.into(), members, fabric, address, port, rate_bps, trouble, sources }
 }

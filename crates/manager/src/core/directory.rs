@@ -272,6 +272,7 @@ mod tests {
             object: ObjectId { app: AppId::default(), data: DataId(data) },
             object_bytes: 7,
             remaining_bytes: 7,
+            further_sources: Vec::new(),
             receivers: Receivers::Named(vec![receiver.into()]),
             divisible: false,
             lease: None,

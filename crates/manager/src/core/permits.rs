@@ -87,7 +87,10 @@ impl Inner {
         let (policy, source) = (self.guard.policy(), &request.agent.name);
         match &request.receivers {
             Receivers::Named(names) => {
-                names.iter().try_for_each(|receiver| policy.send(source, name, receiver))?;
+                for source in request.further_sources.iter().chain([source]) {
+                    let others = names.iter().filter(|receiver| *receiver != source);
+                    others.clone().try_for_each(|receiver| policy.send(source, name, receiver))?;
+                }
             }
             Receivers::All => {
                 let others =
@@ -231,8 +234,12 @@ impl Inner {
         for lease in self.machine.leases() {
             let Some(name) = self.permits.0.get(&lease.grant.plan_id) else { continue };
             let source = &lease.key.agent.name;
-            let judged =
-                lease.grant.receiver_names().map(|receiver| (receiver, policy.send(source, name, receiver)));
+            let judge = |receiver: &String| {
+                let sources = lease.grant.further_sources.iter().chain([source]);
+                let mut others = sources.filter(|source| *source != receiver);
+                others.try_for_each(|source| policy.send(source, name, receiver))
+            };
+            let judged = lease.grant.receiver_names().map(|receiver| (receiver, judge(receiver)));
             let out = judged.filter_map(|(receiver, judged)| Some(left_out(receiver, &judged.err()?)));
             let receivers: Vec<_> = out.collect();
             if !receivers.is_empty() {

@@ -621,6 +621,7 @@ impl World {
             left_ms: None,
             plan: granted.plan,
             or_fail: false,
+            further_sources: Vec::new(),
         };
         let (resources, until) = (resources(&lease), now + self.random.millis(500, 12_000));
         agent.held.insert(granted.response_id, Held { lease, resources, until });

@@ -29,10 +29,9 @@ impl GreedyMatching {
     }
 
     fn racks(&self, group: &Group) -> u128 {
-        let members = group.receivers.iter().chain([&group.source]);
         // A known rack and an unknown host never count as one.
-        let rack = |host: &HostId| self.racks.get(host).map_or((true, host.0), |&rack| (false, rack));
-        members.map(rack).collect::<BTreeSet<_>>().len() as u128
+        let rack = |host: HostId| self.racks.get(&host).map_or((true, host.0), |&rack| (false, rack));
+        group.hosts().map(rack).collect::<BTreeSet<_>>().len() as u128
     }
 }
 

@@ -203,7 +203,7 @@ mod tests {
     fn request(id: u64) -> Pending {
         Pending {
             id: RequestId(id),
-            group: Group { source: HostId(0), receivers: [HostId(1)].into() },
+            group: Group::of_one(HostId(0), [HostId(1)].into()),
             object_bytes: 10,
             remaining_bytes: 8,
             divisible: id == 1,

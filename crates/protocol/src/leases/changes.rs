@@ -239,10 +239,6 @@ impl Leases {
             take_out(&mut receivers, name);
             receivers.insert(member.host);
         }
-        if receivers.is_empty() {
-            Err(Denial::NoReceivers)
-        } else {
-            Ok(Group { source: old.source, receivers })
-        }
+        if receivers.is_empty() { Err(Denial::NoReceivers) } else { Ok(Group { receivers, ..old.clone() }) }
     }
 }

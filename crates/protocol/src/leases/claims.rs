@@ -174,9 +174,11 @@ impl Leases {
         }
         let receivers: Vec<_> = held.receivers.iter().filter_map(|name| self.members.entry(name)).collect();
         // Not all of them need have come back yet.
+        let numbers = |names: &[String]| names.iter().filter_map(|name| self.members.number(name)).collect();
         let group = Group {
             source: source.host,
-            receivers: held.receivers.iter().filter_map(|name| self.members.number(name)).collect(),
+            further_sources: numbers(&held.further_sources),
+            receivers: numbers(&held.receivers),
         };
         let kept =
             held.kept.filter(|plan| plan.channel == held.channel && self.fabrics.vouches(&group, plan));
@@ -191,6 +193,7 @@ impl Leases {
             plan_id: held.plan,
             accepted_bytes: held.bytes,
             receivers,
+            further_sources: held.further_sources,
             absent,
             missed: Vec::new(),
             passed_over: Vec::new(),

@@ -337,7 +337,7 @@ impl Leases {
         }
     }
 
-    fn names_of(&self, group: &Group) -> (String, Vec<String>) {
+    fn names_in(&self, group: &Group) -> (String, Vec<String>) {
         let name = |host| self.members.name_of(host).map(String::from);
         let mut receivers: Vec<String> = group.receivers.iter().filter_map(|host| name(*host)).collect();
         receivers.sort_unstable();
@@ -345,7 +345,7 @@ impl Leases {
     }
 
     fn asked_request(&self, now: Time, pending: &Pending, needs: Option<Needs>) -> AskedRequest {
-        let (source, receivers) = self.names_of(&pending.group);
+        let (source, receivers) = self.names_in(&pending.group);
         AskedRequest {
             id: pending.id,
             source,

@@ -30,12 +30,12 @@ impl Leases {
             }
         };
         for lease in self.leases.values() {
-            let receivers = lease.grant.receiver_names().map(String::as_str);
-            count(receivers.chain([lease.key.agent.name.as_str()]).collect());
+            let receivers = lease.grant.receiver_names().chain(&lease.grant.further_sources);
+            count(receivers.map(String::as_str).chain([lease.key.agent.name.as_str()]).collect());
         }
         for (pending, waiting) in self.pending.values() {
-            let receivers = pending.group.receivers.iter().filter_map(|host| self.members.name_of(*host));
-            count(receivers.chain([waiting.key.agent.name.as_str()]).collect());
+            let hosts = pending.group.hosts().filter_map(|host| self.members.name_of(host));
+            count(hosts.chain([waiting.key.agent.name.as_str()]).collect());
         }
         counts.into_iter().collect()
     }

@@ -497,7 +497,11 @@ impl Members {
             }
         }
         missed.sort();
-        if receivers.is_empty() { Err(Denial::NobodyElse) } else { Ok((Group { source, receivers }, missed)) }
+        if receivers.is_empty() {
+            Err(Denial::NobodyElse)
+        } else {
+            Ok((Group::of_one(source, receivers), missed))
+        }
     }
 
     /// Returns true if a member has sent nothing for a while: it may be frozen, or cut off.
@@ -505,14 +509,30 @@ impl Members {
         now.since(member.heard_at) > self.silence / 2
     }
 
-    /// The group of `source` and the agents of these names, and the names among them of those that are lost:
-    /// they hold no other.
-    pub(super) fn group(&self, source: &str, names: &[String]) -> Result<(Group, Vec<String>), Denial> {
+    /// The group of `source`, of `further` sources and of the agents of these names, and the names among these
+    /// of those that are lost: they hold no other. A source hears the others, and there has to be one.
+    pub(super) fn group(
+        &self,
+        source: &str,
+        further: &[String],
+        names: &[String],
+    ) -> Result<(Group, Vec<String>), Denial> {
         let host = self.get(source).ok_or_else(|| NotMember::Unknown(source.to_string()))?.host;
+        let mut sources = BTreeSet::new();
+        for name in further {
+            match self.get(name) {
+                Some(member) if member.host != host && sources.insert(member.host) => {}
+                Some(_) => return Err(Denial::NamedTwice(name.clone())),
+                None if self.lost.contains_key(name) => return Err(Denial::Lost(name.clone())),
+                None => return Err(Denial::UnknownReceiver(name.clone())),
+            }
+        }
         let (mut receivers, mut missed) = (BTreeSet::new(), BTreeSet::new());
         for name in names {
             let is_new = match self.get(name) {
-                Some(member) if member.host == host => return Err(Denial::SourceItself(name.clone())),
+                Some(member) if member.host == host && sources.is_empty() => {
+                    return Err(Denial::SourceItself(name.clone()));
+                }
                 Some(member) => receivers.insert(member.host),
                 None if self.lost.contains_key(name) => missed.insert(name.clone()),
                 None => return Err(Denial::UnknownReceiver(name.clone())),
@@ -524,7 +544,10 @@ impl Members {
         match missed.first() {
             Some(name) if receivers.is_empty() => Err(Denial::Lost(name.clone())),
             None if receivers.is_empty() => Err(Denial::NoReceivers),
-            _ => Ok((Group { source: host, receivers }, missed.into_iter().collect())),
+            _ => {
+                let group = Group { source: host, further_sources: sources, receivers };
+                Ok((group, missed.into_iter().collect()))
+            }
         }
     }
 }
@@ -766,7 +789,7 @@ mod tests {
         assert_eq!(members.lost().collect::<Vec<_>>(), [("b", at(6))]);
         let named = |members: &Members, names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
-            members.group("a", &names).map(|(group, missed)| (group.receivers.len(), missed))
+            members.group("a", &[], &names).map(|(group, missed)| (group.receivers.len(), missed))
         };
         assert_eq!(named(&members, &["b"]), Err(Denial::Lost("b".into())));
         assert_eq!(named(&members, &["b", "c"]), Err(Denial::UnknownReceiver("c".into())));

@@ -201,7 +201,7 @@ impl Record {
 
 /// The hosts of a group.
 fn hosts(group: &Group) -> impl Iterator<Item = HostId> {
-    group.receivers.iter().copied().chain([group.source])
+    group.hosts()
 }
 
 /// The numbers of hosts that settings name: those that an earlier manager has recorded, and for the others

@@ -232,6 +232,8 @@ pub struct HeldLease {
     pub object: ObjectId,
     /// The receivers' names.
     pub receivers: Vec<String>,
+    /// The names of the hosts that send to them beside its holder.
+    pub further_sources: Vec<String>,
     /// Bytes that were accepted.
     pub bytes: u64,
     /// The fabric's name.
@@ -268,6 +270,9 @@ pub struct PathRequest {
     pub object_bytes: u64,
     /// Bytes still to be sent (`remainingDatasize`).
     pub remaining_bytes: u64,
+    /// Names of further hosts that send to the receivers, of a group alone: its path is held by the agent that
+    /// asks, and leads from all of them.
+    pub further_sources: Vec<String>,
     /// The receivers.
     pub receivers: Receivers,
     /// Set if part of the bytes may be accepted.
@@ -288,6 +293,9 @@ pub struct Grant {
     /// The receivers by name, and where to reach their agents; with a chain in its order.
     #[serde(with = "polycast_planning::kept_address::named")]
     pub receivers: Vec<(String, (IpAddr, u16))>,
+    /// Names of the hosts that send over it beside its holder.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub further_sources: Vec<String>,
     /// The receivers that the path has beside these and whose agents are not here: a manager before has let
     /// them in, and they have not come back, or they have gone since.
     #[serde(default)]

@@ -723,6 +723,7 @@ impl Streams {
                 object: ObjectId { app: AppId::default(), data: DataId(stream.handle.0) },
                 object_bytes: 0,
                 remaining_bytes: 0,
+                further_sources: Vec::new(),
                 receivers: Receivers::Named(names),
                 divisible: false,
                 lease: None,

@@ -63,6 +63,7 @@ fn wanted(source: u8, bytes: u64, wish: Wish) -> PathRequest {
         object: object(u64::from(source)),
         object_bytes: bytes,
         remaining_bytes: bytes,
+        further_sources: Vec::new(),
         receivers: Receivers::Named(receivers.into()),
         divisible: false,
         lease: None,

@@ -219,3 +219,38 @@ fn a_run_that_has_asked_anew_has_one_path() {
     let still = manager.leases().find(|lease| lease.grant.plan_id == other.0.plan_id).unwrap();
     assert_eq!((still.key.agent.incarnation, still.expires_at), (1, other.1));
 }
+
+/// A group with several sources is one path, which the agent that asks holds: of a source that dies nothing
+/// is lost, and the next run of the agent, and the next manager, go on with all of them.
+#[test]
+fn a_group_with_several_sources_is_one_path() {
+    let mut manager = chain_first(config());
+    let several = |sources: &[&str], receivers: &[&str]| PathRequest {
+        further_sources: sources.iter().copied().map(String::from).collect(),
+        ..group(1, receivers)
+    };
+    let why = |manager: &mut Leases, request| ask(manager, Time(1), request).unwrap_err().to_string();
+    assert!(why(&mut manager, several(&["host-9"], &["host-1"])).contains("'host-9'"));
+    assert!(
+        why(&mut manager, several(&["host-2", "host-2"], &["host-1"])).contains("'host-2' is named twice")
+    );
+    let transfer = PathRequest { request: 9, ..several(&["host-2"], &["host-1"]) };
+    assert!(why(&mut manager, transfer).contains("only a group of an application's own packets"));
+    // A source hears the others.
+    let grant = ask(&mut manager, Time(2), several(&["host-2"], &["host-0", "host-1"])).unwrap();
+    assert_eq!((&grant.further_sources[..], lent(&manager).len()), (&["host-2".to_string()][..], 1));
+    let sources = |manager: &Leases| {
+        let written = serde_json::to_value(manager.records()).unwrap().to_string();
+        assert_eq!(written.matches("\"further_sources\":[\"host-2\"]").count(), 1, "{written}");
+    };
+    sources(&manager);
+    let outputs = apply(&mut manager, Time(3), Input::Leave { agent: agent(2, 1), keeps: false });
+    assert_eq!(ends(&outputs), [], "the others go on");
+    let held = held_lease(GROUPS_FROM + 7, &grant, grant.plan_id);
+    apply(&mut manager, Time(4), comes(2, &held));
+    assert_eq!(lent(&manager), [(agent(0, 2), grant.plan_id)]);
+    let mut empty = with_three_agents(without_agents(config()));
+    apply(&mut empty, Time(5), comes(2, &held));
+    assert_eq!(lent(&empty), [(agent(0, 2), grant.plan_id)]);
+    sources(&empty);
+}

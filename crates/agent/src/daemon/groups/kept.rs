@@ -24,6 +24,9 @@ pub(super) struct Kept {
     /// Number of its request, in all runs.
     pub request: u64,
     pub members: Vec<String>,
+    /// Hosts that send beside this one; a run that knows of none reads a file without them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub further_sources: Vec<String>,
     /// Fabric that has to carry it; empty for any.
     pub fabric: String,
     pub rate_bps: Option<u64>,
@@ -36,6 +39,8 @@ pub(super) struct Kept {
 pub(super) struct Path {
     pub response: u64,
     pub members: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    further_sources: Vec<String>,
     pub fabric: String,
     pub address: String,
     pub port: u16,
@@ -55,6 +60,7 @@ impl Path {
         Some(Path {
             response: lease.response_id,
             members: lease.receivers.clone(),
+            further_sources: lease.further_sources.clone(),
             fabric: lease.fabric.clone(),
             address: multicast.address,
             port: u16::try_from(multicast.port).ok()?,
@@ -77,6 +83,7 @@ impl Path {
             request_id: request,
             response_id: self.response,
             receivers: self.members.clone(),
+            further_sources: self.further_sources.clone(),
             accepted_size: self.accepted_bytes,
             fabric: self.fabric.clone(),
             channel: Some(api::Channel { channel: Some(Channel::Multicast(multicast)) }),
@@ -130,6 +137,7 @@ mod tests {
             request_id: GROUPS_FROM + 9,
             response_id: 44,
             receivers: vec!["b".into(), "c".into()],
+            further_sources: vec!["d".into()],
             accepted_size: 1 << 40,
             fabric: "ocs".into(),
             channel: Some(api::Channel { channel: Some(Channel::Multicast(multicast)) }),
@@ -146,6 +154,7 @@ mod tests {
             uid: 7,
             request: GROUPS_FROM + 9,
             members: vec!["b".into(), "c".into()],
+            further_sources: vec!["d".into()],
             fabric: String::new(),
             rate_bps: None,
             path: Path::of(&lease),

@@ -30,6 +30,8 @@ pub(crate) struct GroupWanted {
     pub request: u64,
     pub name: String,
     pub members: Vec<String>,
+    /// Hosts that send to it beside this one.
+    pub further_sources: Vec<String>,
     /// Fabric that has to carry it; empty for the best one.
     pub fabric: String,
     /// Rate that the path must have.
@@ -53,6 +55,7 @@ impl GroupWanted {
             data_size: LENGTH,
             remaining_size: LENGTH,
             receivers: self.members.clone(),
+            further_sources: self.further_sources.clone(),
             name: self.name.clone(),
             fabric: self.fabric.clone(),
             or_fail: !self.fabric.is_empty(),
@@ -66,6 +69,9 @@ impl GroupWanted {
         if let Some(name) = lease.missed.first() {
             let message = format!("the member '{name}' is lost: its agent has ended or is cut off");
             return Err(Refusal::new(Kind::ReceiverUnknown, message));
+        }
+        if let Some(name) = self.further_sources.iter().find(|name| !lease.further_sources.contains(name)) {
+            return wrong(format!("the manager is of a version that gives '{name}' no way into this group"));
         }
         let fabric = &lease.fabric;
         let rate = match &lease.path {

@@ -52,6 +52,8 @@ pub(crate) struct Lease {
     pub response_id: u64,
     pub fabric: String,
     pub receivers: Vec<(String, SocketAddr)>,
+    /// Hosts that send over it beside this one.
+    pub further_sources: Vec<String>,
     /// Receivers that were named and that it does not lead to, as the manager has lost them.
     pub missed: Vec<String>,
     pub path: Path,
@@ -182,6 +184,7 @@ impl ManagerLink {
             data_size: wanted.length,
             remaining_size: wanted.remaining,
             receivers,
+            further_sources: Vec::new(),
             all,
             divisible: true,
             lease_ms: wanted.lease.map(|lease| lease.as_millis().max(1)),
@@ -202,6 +205,7 @@ impl ManagerLink {
             response_id: granted.response_id,
             fabric: granted.fabric,
             receivers: Vec::new(),
+            further_sources: granted.further_sources,
             missed: if request.all { Vec::new() } else { granted.missed },
             path: Path::Chain,
             steering: steering.unwrap_or_default(),

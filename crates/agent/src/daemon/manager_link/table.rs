@@ -442,6 +442,7 @@ fn lease_of(granted: &api::Granted, app_id: Vec<u8>, data_id: u64, or_fail: bool
         request_id: granted.request_id,
         response_id: granted.response_id,
         receivers: receiver_names(granted),
+        further_sources: granted.further_sources.clone(),
         accepted_size: granted.accepted_size,
         fabric: granted.fabric.clone(),
         channel: granted.channel.clone(),

@@ -10,6 +10,7 @@ use polycast_api::agent::Group;
 use polycast_api::documents;
 use polycast_types::{Printable, Rate};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 /// `polycast group`
@@ -21,7 +22,7 @@ pub(crate) struct GroupArgs {
 
 #[derive(Subcommand, Debug)]
 enum GroupCommand {
-    /// Make a group that this machine sends to, and print its address
+    /// Make a group that this machine and others send to, and print its address
     #[command(after_long_help = help::GROUP_CREATE_MORE)]
     Create(CreateArgs),
     /// List the groups of the cluster, with members that are away
@@ -47,6 +48,9 @@ struct CreateArgs {
     /// The agents' names of the machines that receive
     #[arg(long, value_name = "NAME,NAME", value_parser = members)]
     to: Destinations,
+    /// The agents' names of the machines that send, this one among them [default: this one alone]
+    #[arg(long = "source", value_name = "NAME,NAME", value_parser = members)]
+    sources: Vec<Destinations>,
     /// The fabric that carries it, by its name in the manager's settings [default: the best that can]
     #[arg(long, value_name = "NAME")]
     fabric: Option<String>,
@@ -60,7 +64,7 @@ struct CreateArgs {
 /// Reads the names of members.
 fn members(text: &str) -> Result<Destinations, String> {
     match destinations(text)? {
-        Destinations::All => Err("a group names its members, with commas between them".into()),
+        Destinations::All => Err("a group names its hosts, with commas between them".into()),
         named @ Destinations::Named(_) => Ok(named),
     }
 }
@@ -82,13 +86,14 @@ pub(crate) fn run(args: &GroupArgs, format: Format) -> Result<Exit, Failure> {
 }
 
 async fn create(args: &CreateArgs, format: Format) -> Result<Exit, Failure> {
-    let members = match &args.to {
+    let names = |to: &Destinations| match to {
         Destinations::Named(names) => names.clone(),
         Destinations::All => Vec::new(),
     };
+    let (members, sources) = (names(&args.to), args.sources.iter().flat_map(names).collect());
     let fabric = args.fabric.as_deref().unwrap_or_default();
     let client = connect(&args.local).await?;
-    let group = client.create_group(&args.name, members, fabric, args.rate).await?;
+    let group = client.create_group(&args.name, members, sources, fabric, args.rate).await?;
     output::result(format, &documents::group(&group), &line(&group))?;
     Ok(Exit::Done)
 }
@@ -116,10 +121,14 @@ pub(super) fn line(group: &Group) -> String {
         let _ = write!(text, " at {}", Rate(rate));
     }
     let members = output::counted(group.members.len(), "member");
-    let _ = write!(text, ", from {} to {members}", Printable(&group.source));
-    let away: Vec<String> = group.members.iter().filter(|member| member.away).map(name_of).collect();
+    // An agent of an older version names the one source alone.
+    let several: Vec<String> = group.sources.iter().map(name_of).collect();
+    let from = if several.is_empty() { Printable(&group.source).to_string() } else { several.join(", ") };
+    let _ = write!(text, ", from {from} to {members}");
+    let away = group.members.iter().chain(&group.sources).filter(|member| member.away).map(name_of);
+    let away: BTreeSet<String> = away.collect();
     if !away.is_empty() {
-        let _ = write!(text, ", away: {}", away.join(", "));
+        let _ = write!(text, ", away: {}", Vec::from_iter(away).join(", "));
     }
     if !group.trouble.is_empty() {
         let _ = write!(text, ": {}", Printable(&group.trouble));

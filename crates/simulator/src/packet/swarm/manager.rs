@@ -597,6 +597,7 @@ impl World {
             object: object(ask.number),
             object_bytes: ask.object_bytes,
             remaining_bytes: ask.bytes,
+            further_sources: Vec::new(),
             receivers: ask.receivers.clone(),
             divisible: ask.divisible,
             lease: ask.lease,

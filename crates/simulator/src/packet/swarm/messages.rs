@@ -694,6 +694,7 @@ impl World<'_> {
                         app: polycast_types::AppId::default(),
                         data: polycast_types::DataId(sends.handle.0),
                     },
+                    further_sources: Vec::new(),
                     receivers: grant.receiver_names().cloned().collect(),
                     bytes: grant.accepted_bytes,
                     fabric: grant.plan.fabric.into(),

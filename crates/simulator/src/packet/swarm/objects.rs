@@ -789,6 +789,7 @@ impl World<'_> {
             object: sending.object,
             object_bytes: 1,
             remaining_bytes: 1,
+            further_sources: Vec::new(),
             receivers: Receivers::Named(sending.receivers.clone()),
             divisible: false,
             lease: None,

@@ -100,6 +100,7 @@ pub(super) fn held(ask: &Ask, grant: &Grant) -> Held {
         request: ask.number,
         plan: grant.plan_id,
         object: object(ask.number),
+        further_sources: Vec::new(),
         receivers: names(grant),
         bytes: grant.accepted_bytes,
         fabric: grant.plan.fabric.into(),
