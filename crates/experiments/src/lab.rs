@@ -6,7 +6,7 @@ pub use crate::blast::control::{ControlSeen, table_2};
 pub use crate::orca::kills::{KillsSeen, figure_6a};
 pub use crate::orca::leaf::{LeafSeen, figure_5d};
 pub use crate::republic::sockets::{self, ManagerSeen, manager_response};
-pub use crate::shufflecast::replication::{ReplicationSeen, figure_8d};
+pub use crate::shufflecast::replication::{ReplicationLab, ReplicationSeen, figure_8d};
 pub use crate::shufflecast::rules::rule_update;
 
 /// Measurement, or the reason why there is none.

@@ -5,6 +5,7 @@
 //! The lab itself sends and receives, by the sockets of its hosts' agents, as applications do. Times are
 //! those of one machine: every host has the same clock.
 
+mod paxos;
 mod replication;
 
 pub use replication::Replicated;
@@ -71,7 +72,7 @@ pub enum Measurement {
         /// The stream.
         load: Load,
     },
-    /// A leader sends requests to acceptors, by unicast and as a stream.
+    /// A leader sends requests to acceptors, by unicast and as a stream, and by Paxos over UDP.
     Replication {
         /// Numbers of acceptors, measured one after the other.
         acceptors: Vec<u32>,
@@ -117,7 +118,8 @@ pub enum Measured {
     },
     /// Paths, one for each request.
     Paths(Vec<PathMade>),
-    /// Requests to acceptors: for each number of them by unicast, and then as a stream.
+    /// Requests to acceptors: for each number of them by unicast, and then as a stream; then Paxos by unicast
+    /// and over a group, where the fabric carries groups.
     Replication(Vec<Replicated>),
     /// Joins.
     Joins {

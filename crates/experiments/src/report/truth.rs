@@ -40,7 +40,7 @@ const MENDS: &[(&str, &str, &str)] = &[
         "congestion control with which concurrent groups find their shares and lose less",
     ),
     ("shufflecast", "fig-7c", "nothing of ours: the paper's bound leaves out rules that its algorithm moves"),
-    ("shufflecast", "fig-8d", "applications that send to a group by themselves, and cores for each host"),
+    ("shufflecast", "fig-8d", "processors of their own for hosts and switches"),
     ("shufflecast", "relaying", "nothing of ours: a source whose relays have all failed has no other way"),
     ("shufflecast", "rules", "processors of their own for switches"),
     ("shufflecast", "fig-10", "the paper's whole list of switches"),

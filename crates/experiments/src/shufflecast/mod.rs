@@ -148,12 +148,15 @@ pub const ITEMS: &[Item] = &[
     Item {
         paper: "shufflecast",
         name: "fig-8d",
-        title: "Figure 8 (d): small requests to acceptors, by unicast and by a stream, in a lab (Linux, root)",
+        title: "Figure 8 (d): Paxos by unicast and over a group, in a lab (Linux, root)",
         place: "section VI-B, Fig. 8(d)",
         kind: Kind::Measured,
-        differs: "switches in user space and all hosts on one machine, where daemons cost more than links; no consensus program around it",
+        differs: "switches in user space and all hosts on one machine; a Paxos of our own, the same by both ways, where the paper compares two libraries",
         load: Load::Lab,
-        run: |_| Ok(replication::figure_8d(&Err(lab::NOT_HERE.into()))),
+        run: |_| {
+            let lab = replication::ReplicationLab { differs: String::new(), seen: Err(lab::NOT_HERE.into()) };
+            Ok(replication::figure_8d(&[lab]))
+        },
     },
     Item {
         paper: "shufflecast",

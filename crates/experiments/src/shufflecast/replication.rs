@@ -1,72 +1,112 @@
-//! Figure 8(d): small requests of a leader to acceptors, of which it waits for a majority, by unicast and as
-//! messages of a stream over Shufflecast. It is what costs in the paper's Paxos: one round of requests and
-//! answers. There is no proposer's first phase, no learner and no disk here.
+//! Figure 8(d): Paxos with small values, whose proposer reaches the acceptors by unicast or over a leased group
+//! of Shufflecast, by plain UDP in both cases. Beside it small requests of a leader to acceptors as messages of
+//! a stream, which go through agents, against connections of its own.
 
 use crate::Row;
 use crate::lab::{Seen, quantile};
 use crate::report::{Axis, Figure, Outcome, Series};
 
-/// Factors by which the paper's slowest tenth and hundredth of requests are answered sooner: from the least
-/// to the most, over the numbers of acceptors.
+/// Factors by which the paper's slowest tenth and hundredth of values are accepted sooner: from the least to
+/// the most, over the numbers of acceptors.
 const SOONER: [(&str, f64, (f64, f64)); 2] = [("90 %", 0.9, (2.21, 2.93)), ("99 %", 0.99, (1.39, 2.13))];
 /// The numbers of acceptors where nothing was measured.
 pub(crate) const ACCEPTORS: [u32; 3] = [3, 5, 7];
 
-/// The latencies of both ways with so many acceptors, in microseconds.
+/// Latencies of all ways with so many acceptors, in microseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplicationSeen {
     /// Number of acceptors.
     pub acceptors: u32,
-    /// Each request by unicast.
+    /// Each value of Paxos by unicast.
     pub unicast_us: Vec<f64>,
+    /// Each value of Paxos over the group.
+    pub group_us: Vec<f64>,
+    /// Each request over connections.
+    pub connections_us: Vec<f64>,
     /// Each request over the stream.
     pub stream_us: Vec<f64>,
 }
 
-fn name(acceptors: u32, part: &str) -> String {
-    format!("{acceptors} acceptors: {part} latency, unicast against Shufflecast")
+/// Latencies in one lab.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReplicationLab {
+    /// Way in which it differs from the paper's, in words; empty where values have the paper's one byte. Beside
+    /// others the paper has no number.
+    pub differs: String,
+    /// The numbers of acceptors, or why there are none.
+    pub seen: Seen<Vec<ReplicationSeen>>,
 }
 
-/// Figure 8(d).
+/// A lab's part of a row's name.
+fn place(differs: &str) -> String {
+    if differs.is_empty() { String::new() } else { format!(", {differs}") }
+}
+
+fn name(acceptors: u32, part: &str, differs: &str) -> String {
+    format!("{acceptors} acceptors: {part} latency, unicast against Shufflecast{}", place(differs))
+}
+
+/// Figure 8(d), in these labs.
 #[must_use]
-pub fn figure_8d(seen: &Seen<Vec<ReplicationSeen>>) -> Outcome {
-    let words =
-        |(least, most): (f64, f64)| format!("the paper: {least} to {most}, over all numbers of acceptors");
-    let seen = match seen {
-        Ok(seen) => seen,
-        Err(why) => {
-            let of = |acceptors| {
-                SOONER.map(|(part, _, (_, most))| Row::missing(name(acceptors, part), Some(most), "x", why))
-            };
-            return ACCEPTORS.into_iter().flat_map(of).collect::<Vec<_>>().into();
+pub fn figure_8d(labs: &[ReplicationLab]) -> Outcome {
+    let (mut rows, mut series, mut most) = (Vec::new(), Vec::new(), 1.0_f64);
+    for ReplicationLab { differs, seen } in labs {
+        let mut lines = SOONER.map(|(part, ..)| (format!("{part}{}", place(differs)), Vec::new()));
+        match seen {
+            Ok(seen) => seen.iter().for_each(|seen| rows.extend(compared(seen, differs, &mut lines))),
+            Err(why) => rows.extend(ACCEPTORS.into_iter().flat_map(|acceptors| {
+                let of = |(part, _, (_, most))| {
+                    let paper = differs.is_empty().then_some(most);
+                    Row::missing(name(acceptors, part, differs), paper, "x", why)
+                };
+                SOONER.map(of)
+            })),
         }
-    };
-    let mut rows = Vec::new();
-    let mut lines = SOONER.map(|(part, ..)| (part, Vec::new()));
-    for ReplicationSeen { acceptors, unicast_us, stream_us } in seen {
-        for ((part, fraction, papers), (_, points)) in SOONER.into_iter().zip(&mut lines) {
-            let [unicast, stream] =
-                [unicast_us, stream_us].map(|us| quantile(us, fraction).unwrap_or(f64::NAN));
-            let row = Row::new(name(*acceptors, part), Some(papers.1), unicast / stream, "x");
-            rows.push(row.between(papers.0, papers.1).note(words(papers)));
-            points.push((f64::from(*acceptors), unicast / stream));
-        }
-        for (way, us) in [("unicast", unicast_us), ("Shufflecast", stream_us)] {
-            for (part, fraction) in [("median", 0.5), ("99 %", 0.99)] {
-                let latency = quantile(us, fraction).unwrap_or(f64::NAN);
-                rows.push(Row::new(format!("{acceptors} acceptors, {way}: {part}"), None, latency, "us"));
-            }
+        for (part, points) in lines.into_iter().filter(|(_, points)| !points.is_empty()) {
+            most = points.iter().map(|(_, ratio)| *ratio).fold(most, f64::max);
+            series.push(Series::ours(&part, points));
         }
     }
-    let most = lines.iter().flat_map(|(_, points)| points).map(|point| point.1).fold(1.0, f64::max);
-    let series = lines.into_iter().map(|(part, points)| Series::ours(part, points)).collect();
+    if series.is_empty() {
+        return rows.into();
+    }
     Outcome::from(rows).figure(Figure::lines(
         "fig-8d",
-        "Unicast's latency in proportion to that of a stream over Shufflecast",
+        "Latency of Paxos by unicast in proportion to that over a group of Shufflecast",
         Axis::linear("acceptors", "").whole(),
         Axis::linear("unicast against Shufflecast", "x").range(0.0, 1.1 * most),
         series,
     ))
+}
+
+/// The rows of one number of acceptors; the ratios go to the drawing's lines, too.
+fn compared(seen: &ReplicationSeen, differs: &str, lines: &mut [(String, Vec<(f64, f64)>)]) -> Vec<Row> {
+    let ReplicationSeen { acceptors, unicast_us, group_us, connections_us, stream_us } = seen;
+    let of = |us: &[f64], fraction| quantile(us, fraction).unwrap_or(f64::NAN);
+    let mut rows = Vec::new();
+    for ((part, fraction, papers), (_, points)) in SOONER.into_iter().zip(lines) {
+        let ratio = of(unicast_us, fraction) / of(group_us, fraction);
+        let note = format!("the paper: {} to {}, over all numbers of acceptors", papers.0, papers.1);
+        let paper = differs.is_empty().then_some(papers.1);
+        let row = Row::new(name(*acceptors, part, differs), paper, ratio, "x");
+        rows.push(if paper.is_some() { row.between(papers.0, papers.1).note(note) } else { row });
+        points.push((f64::from(*acceptors), ratio));
+    }
+    let ways = [
+        ("Paxos by unicast", unicast_us),
+        ("Paxos over a group", group_us),
+        ("requests over connections", connections_us),
+        ("requests as messages of a stream", stream_us),
+    ];
+    // What is not Paxos stands beside the paper's values alone.
+    let shown = if differs.is_empty() { &ways[..] } else { &ways[..2] };
+    for (way, us) in shown {
+        for (part, fraction) in [("median", 0.5), ("99 %", 0.99)] {
+            let name = format!("{acceptors} acceptors, {way}{}: {part}", place(differs));
+            rows.push(Row::new(name, None, of(us, fraction), "us"));
+        }
+    }
+    rows
 }
 
 #[cfg(test)]
@@ -76,12 +116,24 @@ mod tests {
     #[test]
     fn the_slowest_tenth_and_hundredth_are_compared() {
         let us = |scale: f64| (1..=100).map(|at| scale * f64::from(at)).collect::<Vec<_>>();
-        let seen = vec![ReplicationSeen { acceptors: 3, unicast_us: us(5.0), stream_us: us(2.0) }];
-        let rows = figure_8d(&Ok(seen)).rows;
+        let seen = ReplicationSeen {
+            acceptors: 3,
+            unicast_us: us(5.0),
+            group_us: us(2.0),
+            connections_us: us(4.0),
+            stream_us: us(8.0),
+        };
+        let lab = |differs: &str, seen| ReplicationLab { differs: differs.into(), seen };
+        let rows = figure_8d(&[lab("", Ok(vec![seen.clone()]))]).rows;
         assert_eq!(rows[0].ours, 2.5);
         assert_eq!((rows[0].is_within(), rows[1].is_within()), (Some(true), Some(false)));
-        assert_eq!(rows[2..].iter().map(|row| row.ours).collect::<Vec<_>>(), [250.0, 495.0, 100.0, 198.0]);
-        let none = figure_8d(&Err("it takes root".into())).rows;
+        let rest = [250.0, 495.0, 100.0, 198.0, 200.0, 396.0, 400.0, 792.0];
+        assert_eq!(rows[2..].iter().map(|row| row.ours).collect::<Vec<_>>(), rest);
+        let of_others = figure_8d(&[lab("values of 9 bytes", Ok(vec![seen]))]).rows;
+        assert!(of_others.iter().all(|row| row.paper.is_none() && row.is_within().is_none()));
+        assert_eq!(of_others.len(), 6, "two ratios, and two ways");
+        assert!(of_others[0].name.ends_with(", values of 9 bytes") && of_others[0].ours == 2.5);
+        let none = figure_8d(&[lab("", Err("it takes root".into()))]).rows;
         assert_eq!(none.len(), 6);
         assert!(none.iter().all(|row| row.is_missing && row.paper.is_some()));
     }

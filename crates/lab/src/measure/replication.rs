@@ -7,6 +7,7 @@
 use super::{STREAM, Stage, await_joined, failed, nanos};
 use crate::error::LabError;
 use crate::layout::Host;
+use crate::spec::Network;
 use polycast_api::client::{MessageReceiver, MessageSender, Received, Session};
 use polycast_net::bpf::in_namespace;
 use serde::{Deserialize, Serialize};
@@ -35,7 +36,7 @@ const NUMBER_LEN: usize = 8;
 /// Results of the requests of one way.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Replicated {
-    /// `unicast`, or the fabric of the stream.
+    /// `unicast`, or the fabric of the stream; of Paxos `udp unicast`, or `udp group over` its fabric.
     pub way: String,
     /// Number of acceptors.
     pub acceptors: u32,
@@ -43,7 +44,8 @@ pub struct Replicated {
     pub latency_ns: Vec<u64>,
     /// From the first request to the last majority.
     pub seconds: f64,
-    /// For how many requests each acceptor has answered, in their order: each for all in the end.
+    /// For how many requests each acceptor has answered, in their order: each for all in the end, but in
+    /// Paxos, where nobody waits for those beyond the majority.
     pub answered: Vec<u64>,
     /// Requests that were said again.
     pub again: u64,
@@ -212,7 +214,8 @@ async fn accept_messages(session: Session, mut messages: MessageReceiver, mut an
 }
 
 impl Stage<'_> {
-    /// The requests by unicast and as a stream, with each number of acceptors.
+    /// The requests by unicast and as a stream, with each number of acceptors; and by the Paxos of
+    /// [`super::paxos`], by unicast and over a group, where the fabric carries groups.
     pub(super) async fn replication(
         &self,
         acceptors: &[u32],
@@ -234,8 +237,19 @@ impl Stage<'_> {
             let hosts = &others[..*count as usize];
             all.push(self.by_unicast(leader, hosts, requests, value_len).await?);
             all.push(self.by_stream(leader, hosts, requests, value_len).await?);
+            if self.carries_groups() {
+                all.extend(self.paxos((leader, hosts), (requests, value_len)).await?);
+            }
         }
         Ok(all)
+    }
+
+    /// Returns true if the lab's fabric carries packets that applications send themselves.
+    fn carries_groups(&self) -> bool {
+        matches!(
+            self.spec.network,
+            Network::Bridge { .. } | Network::Blast { .. } | Network::Shufflecast { .. }
+        )
     }
 
     async fn by_unicast(

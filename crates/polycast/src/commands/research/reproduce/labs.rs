@@ -4,11 +4,12 @@
 use crate::commands::research::bench::{self, control, replication, streams};
 use crate::exit::Failure;
 use polycast_experiments::lab::{
-    ControlSeen, KillsSeen, LeafSeen, ManagerSeen, ReplicationSeen, Seen, figure_5d, figure_6a, figure_8d,
-    manager_response, rule_update, sockets, table_2,
+    ControlSeen, KillsSeen, LeafSeen, ManagerSeen, ReplicationLab, ReplicationSeen, Seen, figure_5d,
+    figure_6a, figure_8d, manager_response, rule_update, sockets, table_2,
 };
 use polycast_experiments::report::{Item, ItemError, Load, Options, Outcome};
 use polycast_lab::leaf;
+use polycast_lab::measure::Replicated;
 use polycast_lab::spec::Spec;
 use polycast_types::Duration;
 
@@ -108,16 +109,26 @@ fn rule_times(options: &Options) -> Seen<Vec<f64>> {
     control::rule_times(&spec(FIGURE_8D), requests).map_err(why)
 }
 
-fn latencies(options: &Options) -> Seen<Vec<ReplicationSeen>> {
+fn latencies(options: &Options) -> Vec<ReplicationLab> {
     let requests = if options.quick { 300 } else { 3_000 };
-    let ways = replication::replicate(&spec(FIGURE_8D), &ACCEPTORS, requests, 1).map_err(why)?;
-    let micros = |of: &[u64]| of.iter().map(|ns| *ns as f64 / 1e3).collect();
-    let pairs = ways.chunks_exact(2).map(|pair| ReplicationSeen {
-        acceptors: pair[0].acceptors,
-        unicast_us: micros(&pair[0].latency_ns),
-        stream_us: micros(&pair[1].latency_ns),
-    });
-    Ok(pairs.collect())
+    let of = |spec: &str, bytes| -> Seen<Vec<ReplicationSeen>> {
+        let ways = replication::replicate(&self::spec(spec), &ACCEPTORS, requests, bytes).map_err(why)?;
+        let micros = |way: &Replicated| way.latency_ns.iter().map(|ns| *ns as f64 / 1e3).collect();
+        let seen = ways.chunks_exact(4).map(|ways| ReplicationSeen {
+            acceptors: ways[0].acceptors,
+            connections_us: micros(&ways[0]),
+            stream_us: micros(&ways[1]),
+            unicast_us: micros(&ways[2]),
+            group_us: micros(&ways[3]),
+        });
+        Ok(seen.collect())
+    };
+    // With the paper's one byte the wait is that of the switches' processors; here the source's link is what
+    // copies wait for.
+    let wide = ReplicationLab { differs: String::new(), seen: of(FIGURE_8D, 1) };
+    let differs = "values of 1,000 bytes over links of 10 Mbit/s".to_string();
+    let seen = of(&format!("{FIGURE_8D},rate=10mbit"), 1_000);
+    vec![wide, ReplicationLab { differs, seen }]
 }
 
 #[cfg(test)]
