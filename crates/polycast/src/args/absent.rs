@@ -28,6 +28,7 @@ pub(crate) const PARTS: [Part; 3] = [
             "label-switch",
             "rack-agent",
             "send",
+            "datacast",
             "extend",
             "withdraw",
             "stream",

@@ -4,6 +4,7 @@ pub(crate) mod objects;
 
 use super::place::{ChoiceArgs, PlaceArgs};
 use super::{NetworkArgs, SlowChoice, duration, help};
+use crate::commands::cluster::datacast::DatacastArgs;
 use crate::commands::cluster::group::GroupArgs;
 use crate::commands::cluster::hf::HfArgs;
 use crate::commands::cluster::image::ImageArgs;
@@ -38,6 +39,9 @@ pub(crate) enum Command {
     /// Send a file or directory to other agents
     #[command(long_about = help::SEND, after_long_help = help::SEND_MORE)]
     Send(SendArgs),
+    /// Send a file of any host to others, over the trees of Datacast where there are some
+    #[command(long_about = help::DATACAST, after_long_help = help::DATACAST_MORE)]
+    Datacast(DatacastArgs),
     /// Change a transfer that waits or runs: how long its path is lent, and to whom it goes
     #[command(long_about = help::EXTEND, after_long_help = help::EXTEND_MORE)]
     Extend(ExtendArgs),

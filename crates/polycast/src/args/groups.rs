@@ -15,6 +15,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
         "Deliver on a cluster",
         &[
             "send",
+            "datacast",
             "get",
             "fetch",
             "hf",

@@ -486,10 +486,24 @@ pub(crate) const STREAM_RECV_MORE: &str = "\
 Lines go to standard output; what is lost is said on standard error. With --json one document comes at the end, \
 with the text of every message.";
 
+pub(crate) const DATACAST: &str = "\
+Send a file or directory of any host to others, and copy it there into a directory.
+
+Opens a shell on the host that has it, by ssh, and sends there as `polycast send` does; with --out it then opens one on each receiver, and copies the \
+object out of the store of its agent. The accounts that ssh leads to have to be able to read and write there, and to use the agents: no agent reads a \
+file for another host. Agents' names have to be names that ssh knows. Where the fabric datacast cannot carry it another one does, unless --or-fail is \
+given.";
+
+pub(crate) const DATACAST_MORE: &str = "\
+Examples:
+  polycast datacast --source host3:/data/model.bin --to host1,host2 --out /data
+  polycast datacast --source root@host3:/srv/run7 --to all --out /srv --update --or-fail
+  polycast datacast --source host3:model.bin --to all -e 'ssh -J gateway'";
+
 pub(crate) const GROUP: &str = "\
 Lease a path for packets that programs send themselves, such as by IP multicast.
 
-A group has a name, this machine as its source, and the members that are named. The manager leases a path as for a \
+A group has a name, this machine as its source, with others where --source names some, and the members that are named. The manager leases a path as for a \
 transfer and tells the members' switches; programs that know nothing of Polycast send to the group's address, and \
 those at the members join it as usual. No packet goes through an agent, and nothing repairs or slows packets. The \
 group lasts until it is removed, also when the agent restarts.";
@@ -500,13 +514,17 @@ Examples:
   iperf -u -c 239.255.64.0 -b 100m      (here)
   iperf -u -s -B 239.255.64.0           (on host2 and host3)
   polycast group rm prices
+  polycast group create talk --to host1,host2,host3 --source host1,host2     (on host1)
 
 Fabrics that carry only Polycast's own packets (tcp-chain, orca, datacast) carry no group.";
 
 pub(crate) const GROUP_CREATE_MORE: &str = "\
 Without --rate the path has the rate that its fabric gives, or none on a shared network. The rate is printed and \
 not enforced by Polycast: the program has to keep to it. Programs may use any UDP port at the address. Without \
---fabric the group takes a fabric as a transfer would, among those that carry any packets.";
+--fabric the group takes a fabric as a transfer would, among those that carry any packets.
+
+With --source all machines that send are named, this one among them: its agent holds the path for all. A source that is a member hears the others. \
+The rate is that of all sources together.";
 
 pub(crate) const GET: &str = "\
 Copy an object out of the local agent's store.

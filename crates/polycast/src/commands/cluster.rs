@@ -4,6 +4,7 @@ mod audit;
 mod away;
 mod bytes;
 mod coming;
+pub(crate) mod datacast;
 mod drain;
 mod fetch;
 mod forwarder;
@@ -160,6 +161,7 @@ pub(super) fn run(command: &Command, format: Format) -> Result<Exit, Failure> {
         Command::LabelSwitch(args) => labels::switch(args, format),
         Command::RackAgent(args) => labels::rack_agent(args, format),
         Command::Send(args) => send(args, format),
+        Command::Datacast(args) => datacast::run(args, format),
         Command::Extend(args) => extend(args, format),
         Command::Withdraw(args) => withdraw(args, format),
         Command::Stream(args) => stream::run(args, format),
