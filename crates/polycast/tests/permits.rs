@@ -235,6 +235,24 @@ fn the_policy_decides_about_groups() {
     cluster.await_answer("a", &["status", "--manager"], |status| status["leases"] == serde_json::json!([]));
 }
 
+/// No agent has another host send what the policy does not let that host send, nor goes on with it.
+#[test]
+fn the_policy_decides_about_each_source_of_a_group() {
+    let place = Place::new();
+    let allow = |sources: &str| format!("[[allow]]\nsource = {sources}\n");
+    let policy = place.file("policy.toml", allow("['a']").as_bytes());
+    let (cluster, _) = cluster(&format!("policy = '{policy}'\n"), &["a", "b", "c"]);
+    let create = || cluster.at("a", &["group", "create", "talk", "--to", "a,c", "--source", "a,b"]);
+    let refused = create().json()["error"].as_str().unwrap_or_default().to_string();
+    assert!(refused.contains("does not let 'b' send 'talk' to 'a'"), "{refused}");
+    replace(&policy, &allow("['a', 'b']"));
+    until("the policy is read again", || create().status == 0);
+    replace(&policy, &allow("['a']"));
+    let is_over = |groups: &serde_json::Value| groups[0]["address"].is_null();
+    let listed = cluster.await_answer("a", &["group", "ls"], is_over);
+    assert!(!listed[0]["trouble"].as_str().unwrap_or_default().is_empty(), "{listed}");
+}
+
 /// Checks that the manager's audit log of that is whole, and is found to be; with one letter changed it is
 /// not.
 fn audited(mut cluster: Cluster, path: &str) {
