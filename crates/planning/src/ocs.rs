@@ -140,8 +140,8 @@ impl Ocs {
         }
     }
 
-    /// The same of a group, whose sources' racks each need circuits of their own: a rack gives a fibre to each
-    /// of those that send to it, and as many as reach the others to its own sources.
+    /// The same of a group, whose sources' racks each need circuits of their own: a rack gives a fibre to
+    /// each of those that send to it, and as many as reach the others to its own sources.
     fn check_sources(&self, network: &NetworkState, sources: &Racks, racks: &Racks) -> Result<(), Refusal> {
         for &source in sources.keys() {
             self.check(network, source, &racks.keys().copied().chain([source]).collect())?;

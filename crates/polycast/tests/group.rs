@@ -101,7 +101,7 @@ fn a_group_names_its_sources_and_stays_without_one() {
     let line = polycast(&["group", "ls", "--socket", &socket(&cluster.place, "b")]);
     assert!(line.stdout.contains(", from a, b, c to 3 members"), "{}", line.stdout);
     for (at, words, expected) in [
-        ("a", &["--to", "b", "--source", "a,nobody"][..], "there is no agent 'nobody'"),
+        ("a", &["--to", "b", "--source", "a,stranger"][..], "there is no agent 'stranger'"),
         ("a", &["--to", "b", "--source", "a", "--source", "a"], "the source 'a' is named twice"),
         ("a", &["--to", "b", "--source", "a,a"], "'a' is named twice"),
         ("a", &["--to", "b", "--source", "all"], "a group names its hosts"),

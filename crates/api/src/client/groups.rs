@@ -6,9 +6,9 @@ use crate::agent::{CreateGroupRequest, Group, ListGroupsRequest, RemoveGroupRequ
 use polycast_types::Rate;
 
 impl AgentClient {
-    /// Makes a group of these members, and waits until its path is there. `sources` send to it, this host among
-    /// them; where none is named this host alone. `fabric` has to carry it where it is not empty, and the path
-    /// has at least the rate.
+    /// Makes a group of these members, and waits until its path is there. `sources` send to it, this host
+    /// among them; where none is named this host alone. `fabric` has to carry it where it is not empty, and
+    /// the path has at least the rate.
     ///
     /// # Errors
     /// There is a group of the name or no such path, or the agent or the manager cannot be reached.

@@ -1,6 +1,6 @@
-//! Figure 8(d): Paxos with small values, whose proposer reaches the acceptors by unicast or over a leased group
-//! of Shufflecast, by plain UDP in both cases. Beside it small requests of a leader to acceptors as messages of
-//! a stream, which go through agents, against connections of its own.
+//! Figure 8(d): Paxos with small values, whose proposer reaches the acceptors by unicast or over a leased
+//! group of Shufflecast, by plain UDP in both cases. Beside it small requests of a leader to acceptors as
+//! messages of a stream, which go through agents, against connections of its own.
 
 use crate::Row;
 use crate::lab::{Seen, quantile};
@@ -30,8 +30,8 @@ pub struct ReplicationSeen {
 /// Latencies in one lab.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplicationLab {
-    /// Way in which it differs from the paper's, in words; empty where values have the paper's one byte. Beside
-    /// others the paper has no number.
+    /// Way in which it differs from the paper's, in words; empty where values have the paper's one byte.
+    /// Beside others the paper has no number.
     pub differs: String,
     /// The numbers of acceptors, or why there are none.
     pub seen: Seen<Vec<ReplicationSeen>>,

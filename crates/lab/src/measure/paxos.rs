@@ -2,8 +2,8 @@
 //! after the other. Phase 2a goes to each acceptor in a datagram of its own, or to all in one datagram to a
 //! group whose path is leased and which no agent is in the way of; all else is the same.
 //!
-//! Client, proposer and learner are one program at the first host. Phase 1 runs once, for all values: no other
-//! proposer ever comes. Datagrams may be lost, so the proposer says again what is not answered.
+//! Client, proposer and learner are one program at the first host. Phase 1 runs once, for all values: no
+//! other proposer ever comes. Datagrams may be lost, so the proposer says again what is not answered.
 
 use super::replication::Replicated;
 use super::{PATIENCE, Stage, failed, nanos};

@@ -45,7 +45,7 @@ pub struct Replicated {
     /// From the first request to the last majority.
     pub seconds: f64,
     /// For how many requests each acceptor has answered, in their order: each for all in the end, but in
-    /// Paxos, where nobody waits for those beyond the majority.
+    /// Paxos, which waits for a majority alone.
     pub answered: Vec<u64>,
     /// Requests that were said again.
     pub again: u64,

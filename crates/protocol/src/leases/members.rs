@@ -509,8 +509,8 @@ impl Members {
         now.since(member.heard_at) > self.silence / 2
     }
 
-    /// The group of `source`, of `further` sources and of the agents of these names, and the names among these
-    /// of those that are lost: they hold no other. A source hears the others, and there has to be one.
+    /// The group of `source`, of `further` sources and of the agents of these names, and the names among
+    /// these of those that are lost: they hold no other. A source is a receiver only beside another source.
     pub(super) fn group(
         &self,
         source: &str,

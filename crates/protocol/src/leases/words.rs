@@ -270,8 +270,8 @@ pub struct PathRequest {
     pub object_bytes: u64,
     /// Bytes still to be sent (`remainingDatasize`).
     pub remaining_bytes: u64,
-    /// Names of further hosts that send to the receivers, of a group alone: its path is held by the agent that
-    /// asks, and leads from all of them.
+    /// Names of further hosts that send to the receivers, of a group alone: its path is held by the agent
+    /// that asks, and leads from all of them.
     pub further_sources: Vec<String>,
     /// The receivers.
     pub receivers: Receivers,

@@ -1,6 +1,6 @@
 //! Small requests of a leader to acceptors, of which it waits for a majority: by unicast, and as messages of
-//! a stream over the lab's fabric; and as Paxos by UDP, by unicast and over a group (Shufflecast section VI-D,
-//! figure 8(d)).
+//! a stream over the lab's fabric; and as Paxos by UDP, by unicast and over a group (Shufflecast section
+//! VI-D, figure 8(d)).
 
 use super::streams::{Spread, measure};
 use crate::args::research::bench::BenchReplicationArgs;
