@@ -164,7 +164,13 @@ fn held(words: &mut Words<'_>) -> HeldLease {
         left: words.flip().then(|| words.span()),
         kept,
         only: words.flip(),
+        further_sources: further_sources(words),
     }
+}
+
+/// Sources beside the one that asks, which few paths have.
+fn further_sources(words: &mut Words<'_>) -> Vec<String> {
+    if words.below(4) == 0 { words.names() } else { Vec::new() }
 }
 
 fn failures(words: &mut Words<'_>) -> Vec<Failure> {
@@ -187,6 +193,7 @@ fn request(words: &mut Words<'_>) -> PathRequest {
         divisible: words.flip(),
         lease: words.flip().then(|| words.span()),
         wish: Wish { or_fail: words.flip(), ..Wish::default() },
+        further_sources: further_sources(words),
     }
 }
 
@@ -347,6 +354,7 @@ pub(crate) fn recorded() -> Vec<Record> {
             object_bytes,
             remaining_bytes,
             receivers,
+            further_sources: Vec::new(),
             divisible: true,
             lease,
             wish: Wish::default(),

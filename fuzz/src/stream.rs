@@ -114,6 +114,7 @@ fn grant(words: &mut Words<'_>) -> Result<Grant, Denial> {
         absent: words.names(),
         missed: words.names(),
         passed_over: Vec::new(),
+        further_sources: Vec::new(),
         estimate: None,
         plan: polycast_planning::Plan { channel: channel(words), ..plan(words) },
         service: None,

@@ -95,7 +95,8 @@ fn test(torch: bool) -> Result<(), String> {
     must(Command::new(&python).current_dir(&folder).args(["-m", "mypy.stubtest", "polycast._native"]))
 }
 
-/// Returns true where a check of all runs this task: the program is built, and what the task fetches is there.
+/// Returns true where a check of all runs this task: the program is built, and what the task fetches is
+/// there.
 pub(crate) fn is_built() -> bool {
     std::env::var_os(BUILT).is_some()
 }

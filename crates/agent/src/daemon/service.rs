@@ -54,8 +54,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 /// Events that a slow watcher may have waiting; after that it sees the latest state only.
 const EVENTS_MAX: usize = 4;
-/// Time for which the answer to a subscription waits for the manager, which answers at once; one of an earlier
-/// version says nothing of a topic that has no version.
+/// Time for which the answer to a subscription waits for the manager, which answers at once; one of an
+/// earlier version says nothing of a topic that has no version.
 const MANAGER_ANSWERS: Duration = Duration::from_secs(1);
 /// Bits of a number that is drawn: programs that read JSON numbers as floating-point ones keep it.
 const DRAWN_BITS: u32 = 53;

@@ -14,7 +14,7 @@ use polycast_net::bpf::in_namespace;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -118,11 +118,19 @@ fn socket_at(host: &Host, open: impl FnOnce() -> io::Result<UdpSocket> + Send) -
     Ok(socket)
 }
 
+/// A host's address; groups of this measurement are of IPv4.
+fn address(host: &Host) -> io::Result<Ipv4Addr> {
+    match host.address {
+        IpAddr::V4(address) => Ok(address),
+        IpAddr::V6(_) => Err(io::Error::other("Paxos is measured over IPv4: leave ip=6 out")),
+    }
+}
+
 /// The proposer's socket: what it sends to groups leaves by its host's own interface.
 fn proposer_socket(host: &Host) -> io::Result<UdpSocket> {
     socket_at(host, || {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
-        socket.set_multicast_if_v4(&host.address)?;
+        socket.set_multicast_if_v4(&address(host)?)?;
         socket.bind(&SocketAddr::from((host.address, 0)).into())?;
         Ok(socket.into())
     })
@@ -133,7 +141,7 @@ fn acceptor_socket(host: &Host, way: Way) -> io::Result<UdpSocket> {
         Way::Unicast => UdpSocket::bind((host.address, PORT)),
         Way::Group(group) => {
             let socket = UdpSocket::bind((group, PORT))?;
-            socket.join_multicast_v4(&group, &host.address)?;
+            socket.join_multicast_v4(&group, &address(host)?)?;
             Ok(socket)
         }
     })
@@ -233,7 +241,7 @@ fn measure(
     let sockets: Vec<UdpSocket> =
         acceptors.iter().map(|host| acceptor_socket(host, way)).collect::<io::Result<_>>()?;
     let to = match way {
-        Way::Unicast => acceptors.iter().map(|host| SocketAddrV4::new(host.address, PORT).into()).collect(),
+        Way::Unicast => acceptors.iter().map(|host| SocketAddr::new(host.address, PORT)).collect(),
         Way::Group(group) => vec![SocketAddrV4::new(group, PORT).into()],
     };
     let socket = proposer_socket(proposer)?;

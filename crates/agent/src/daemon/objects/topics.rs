@@ -235,8 +235,8 @@ impl Objects {
         }
     }
 
-    /// Tells a caller of every version from the last one on, until it goes. `known` is dropped once the manager
-    /// knows of the subscription, or cannot.
+    /// Tells a caller of every version from the last one on, until it goes. `known` is dropped once the
+    /// manager knows of the subscription, or cannot.
     pub(crate) async fn subscribe(
         self: Arc<Self>,
         caller: (AppId, User),
