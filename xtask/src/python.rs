@@ -88,6 +88,8 @@ fn test(torch: bool) -> Result<(), String> {
         suite::alone(&python)
             .current_dir(&tests)
             .args(["-m", "pytest", "-q", "-rs", "--durations", SLOWEST])
+            // What is imported is compiled once, here and not where all was installed.
+            .env_remove("PYTHONDONTWRITEBYTECODE")
             .env("POLYCAST_TORCH", if torch { "1" } else { "" })
             .env(REQUIRE, if suite::all_required() { suite::ALL } else { "" }),
     )?;
