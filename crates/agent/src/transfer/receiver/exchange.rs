@@ -41,7 +41,7 @@ type Opened = (UpstreamId, Result<FrameStream, FrameError>);
 pub(super) struct Exchange {
     machine: Upstreams,
     streams: BTreeMap<UpstreamId, FrameStream>,
-    /// Ends of all connections so far, and the bytes of groups that have come from each end; the source is
+    /// Ends of the connections, and the bytes of groups that have come from each end; the source is
     /// [`NOWHERE`].
     ends: BTreeMap<UpstreamId, (IpAddr, u16)>,
     given: BTreeMap<(IpAddr, u16), u64>,
@@ -356,6 +356,7 @@ impl Run {
                 Output::Close(id) => {
                     let Some(exchange) = &mut self.exchange else { return };
                     exchange.streams.remove(&id);
+                    exchange.ends.remove(&id);
                 }
                 Output::Finish(id) => {
                     let stream = self.exchange.as_mut().and_then(|exchange| exchange.streams.get_mut(&id));
