@@ -37,10 +37,14 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _release(tree: Path, out: Path, *more: str) -> None:
     """Makes a release of the tests' own program."""
-    environment = dict(os.environ, CARGO_TARGET_DIR=str(Path(program()).parents[1]))
+    built = Path(program()).parents[1]
+    environment = dict(os.environ, CARGO_TARGET_DIR=str(built), CARGO_MANIFEST_DIR=str(tree / "xtask"))
     stripped = tree.parent / "program"
     subprocess.run([tool("strip"), "-o", stripped, program()], check=True)
-    command = [tool("cargo"), "run", "--offline", "--quiet", "--package", "xtask", "--", "release", "--program", str(stripped), *more, str(out)]
+    # Built from the copy it would take the place of the one that runs the checks.
+    task = built / "debug/xtask"
+    command = [str(task)] if task.exists() else [tool("cargo"), "run", "--offline", "--quiet", "--package", "xtask", "--"]
+    command += ["release", "--program", str(stripped), *more, str(out)]
     subprocess.run(command, cwd=tree, env=environment, check=True)
 
 

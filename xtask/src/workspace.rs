@@ -50,9 +50,12 @@ pub(crate) fn target() -> PathBuf {
     root().join(std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from))
 }
 
-/// The workspace's root folder.
+/// The root folder of the workspace in which cargo runs this program. Where cargo does not, that in which it
+/// was built: copies of a workspace that share what is built share this program too.
 pub(crate) fn root() -> PathBuf {
-    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let run = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let xtask = run.filter(|folder| folder.ends_with("xtask") && folder.join("Cargo.toml").exists());
+    let xtask = xtask.unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     xtask.parent().expect("xtask lies in the workspace").to_path_buf()
 }
 
