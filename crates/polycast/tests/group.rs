@@ -273,16 +273,18 @@ impl Drop for Ear {
     }
 }
 
-/// Every member hears every packet of an unchanged program, others hear nothing although they have joined,
-/// and after the removal no host hears anything. An ordinary switch forwards to all that have joined.
-fn unchanged_programs(spec: &str, fabric: &str, (members, other): (&[&str], &str), is_closed: bool) {
+/// A lab, of which the closed ones have Open vSwitch; none where this machine cannot have it.
+fn lab_of(spec: &str, is_closed: bool) -> Option<Lab> {
     let tools = ["ip", "tc", "python3"].into_iter();
     let tools = tools.chain(if is_closed { &["ovs-vswitchd", "ethtool"][..] } else { &[] }.iter().copied());
     let needed: Vec<Need> = [Need::Root, Need::Namespaces].into_iter().chain(tools.map(Need::Tool)).collect();
-    if !needs(&needed) {
-        return;
-    }
-    let lab = Lab::up(spec);
+    needs(&needed).then(|| Lab::up(spec))
+}
+
+/// Every member hears every packet of an unchanged program, others hear nothing although they have joined,
+/// and after the removal no host hears anything. An ordinary switch forwards to all that have joined.
+fn unchanged_programs(spec: &str, fabric: &str, (members, other): (&[&str], &str), is_closed: bool) {
+    let Some(lab) = lab_of(spec, is_closed) else { return };
     let made = lab.group(&["create", "prices", "--to", &members.join(","), "--fabric", fabric]);
     assert_eq!(made["fabric"], fabric, "{made}");
     let address = made["address"].as_str().unwrap();
@@ -347,13 +349,7 @@ fn unchanged_programs_send_over_circuits() {
 
 /// Programs of two hosts send to one address; every member hears each packet of both once, but its own.
 fn several_sources(spec: &str, fabric: &str, sources: [&str; 2], members: &[&str], is_closed: bool) {
-    let tools = ["ip", "tc", "python3"].into_iter();
-    let tools = tools.chain(if is_closed { &["ovs-vswitchd", "ethtool"][..] } else { &[] }.iter().copied());
-    let needed: Vec<Need> = [Need::Root, Need::Namespaces].into_iter().chain(tools.map(Need::Tool)).collect();
-    if !needs(&needed) {
-        return;
-    }
-    let lab = Lab::up(spec);
+    let Some(lab) = lab_of(spec, is_closed) else { return };
     let (from, to) = (sources.join(","), members.join(","));
     let made = lab.group(&["create", "talk", "--to", &to, "--source", &from, "--fabric", fabric]);
     assert_eq!((&made["fabric"], &made["sources"]), (&json!(fabric), &json!(sources)), "{made}");
