@@ -251,6 +251,9 @@ fn versions_are_at_all_subscribers_or_these_are_named() {
     let first = publish(&cluster, &versions[0], &[]);
     done(&first);
     assert_eq!((&first.json()["version"], &first.json()["subscribers"]), (&1.into(), &serde_json::json!([])));
+    // A send that fails takes nothing away that was there before.
+    let file = cluster.place.path("1/weights");
+    assert_eq!(cluster.at("a", &["send", &file, "--to", "absent"]).status, 1);
     // Late ones get what is committed.
     let subscribers = ["b", "c", "d"].map(|agent| Subscriber::start(&cluster, agent));
     subscribers.iter().for_each(|one| one.await_bytes(&versions[0]));
