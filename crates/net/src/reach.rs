@@ -2,14 +2,17 @@
 //! that answers.
 
 use crate::udp::{hear_joined_only, join_group, multicast_sender, socket_of};
-use polycast_wire::reach::{PORT, Reach, group_for};
+use polycast_wire::reach::{PORT, Reach, group_for, question_of};
 use socket2::{Domain, Protocol, Socket, Type};
+use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 /// Answers in one second at most, to all hosts together.
 const ANSWERS_MAX: u32 = 200;
+/// Questions of which it is known that they were heard before.
+const HEARD_MAX: usize = 256;
 /// A look at whether the caller has asked to end it.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -97,10 +100,11 @@ impl Answerer {
         Ok(Answerer { socket: socket.into(), name: name.to_string() })
     }
 
-    /// Answers until `ends` says so; `on_ask` hears of every question.
+    /// Answers until `ends` says so; `on_ask` hears of every question once, however often it is sent.
     pub fn run(&self, ends: &dyn Fn() -> bool, on_ask: &mut dyn FnMut(SocketAddr, usize)) {
         let mut buffer = vec![0; crate::udp::DATAGRAM_LEN_MAX];
         let (mut second, mut count) = (Instant::now(), 0);
+        let mut heard = VecDeque::new();
         while !ends() {
             let Ok((read, from)) = self.socket.recv_from(&mut buffer) else {
                 continue;
@@ -113,7 +117,12 @@ impl Answerer {
             if count > ANSWERS_MAX {
                 continue;
             }
-            on_ask(from, len);
+            let question = (from, question_of(number));
+            if !heard.contains(&question) {
+                heard.truncate(HEARD_MAX - 1);
+                heard.push_front(question);
+                on_ask(from, len);
+            }
             let len = u16::try_from(len).unwrap_or(u16::MAX);
             let answer = Reach::Answer { number, len, name: self.name.clone() };
             // The host that asked may be gone.
@@ -160,7 +169,7 @@ fn query_version(query: &[u8]) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use polycast_wire::reach::ASK_LEN_MIN;
+    use polycast_wire::reach::{ASK_LEN_MIN, numbered};
     use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
@@ -171,6 +180,37 @@ mod tests {
             (query[0], query[1]) = (0x11, time);
             assert_eq!(query_version(&query), version, "{time} {len}");
         }
+    }
+
+    #[test]
+    fn a_question_that_is_sent_again_is_heard_once_and_answered_each_time() {
+        let (lo, ends) = (IpAddr::V4(Ipv4Addr::LOCALHOST), AtomicBool::new(false));
+        let answerer = Answerer::open(lo, "again").unwrap();
+        let asker = Asker::open(lo).unwrap();
+        let own = asker.socket.local_addr().unwrap();
+        let heard = std::thread::scope(|scope| {
+            let listening = scope.spawn(|| {
+                let mut heard = Vec::new();
+                let mut on_ask = |from, len| {
+                    if from == own {
+                        heard.push(len)
+                    }
+                };
+                answerer.run(&|| ends.load(Ordering::Relaxed), &mut on_ask);
+                heard
+            });
+            for (question, len) in [(1, ASK_LEN_MIN), (2, 1_400)] {
+                for attempt in 0..3 {
+                    let number = numbered(question, attempt);
+                    asker.ask(None, number, len).unwrap();
+                    let answers = std::iter::from_fn(|| asker.answer(number, polycast_testing::HANG));
+                    assert!(answers.into_iter().any(|answer| answer.name == "again"), "{question} {attempt}");
+                }
+            }
+            ends.store(true, Ordering::Relaxed);
+            listening.join().unwrap()
+        });
+        assert_eq!(heard, [ASK_LEN_MIN, 1_400]);
     }
 
     #[test]

@@ -23,12 +23,25 @@ const KIND_ANSWER: u8 = 2;
 /// Magic, version, kind, and the question's number.
 const HEAD_LEN: usize = 14;
 
+/// Bits of a number that count how often its question was sent.
+const ATTEMPT_BITS: u32 = 4;
+
+/// The number under which a question is sent for the `attempt`-th time.
+pub const fn numbered(question: u64, attempt: u8) -> u64 {
+    (question << ATTEMPT_BITS) | (attempt as u64 & ((1 << ATTEMPT_BITS) - 1))
+}
+
+/// The question that a number is of.
+pub const fn question_of(number: u64) -> u64 {
+    number >> ATTEMPT_BITS
+}
+
 /// A datagram of the check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Question for hosts that are there. The datagram is as long as this says, [`ASK_LEN_MIN`] at least.
     Ask {
-        /// Chosen by the asker.
+        /// Chosen by the asker ([`numbered`]).
         number: u64,
         /// The length of the whole datagram in bytes.
         len: usize,

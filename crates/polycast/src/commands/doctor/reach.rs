@@ -8,13 +8,13 @@ use polycast_net::interface::Interface;
 use polycast_net::reach::{Answered, Answerer, Asker, querier};
 use polycast_net::udp::DATAGRAM_LEN_MAX;
 use polycast_types::Duration;
-use polycast_wire::reach::{ASK_LEN_MIN, PORT};
+use polycast_wire::reach::{ASK_LEN_MIN, PORT, numbered};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Number of times that a question is sent, and time to wait for its answers each time.
-const TRIES: u64 = 3;
+const TRIES: u8 = 3;
 const WAIT: std::time::Duration = std::time::Duration::from_millis(400);
 /// Hosts that are named.
 const NAMED_MAX: usize = 8;
@@ -126,8 +126,8 @@ fn multicast(used: &Interface, asker: &Asker, checks: &mut Vec<Check>) -> BTreeS
         if let Ok(own) = &own {
             scope.spawn(|| own.run(&|| ends.load(Ordering::Relaxed), &mut |_, _| {}));
         }
-        let short = ask(asker, None, ASK_LEN_MIN, 1);
-        let long = ask(asker, None, len_max(used), 2);
+        let short = ask(asker, None, ASK_LEN_MIN);
+        let long = ask(asker, None, len_max(used));
         ends.store(true, Ordering::Relaxed);
         match (short, long) {
             (Ok(short), Ok(long)) => {
@@ -221,15 +221,11 @@ fn named(names: &[String]) -> String {
 }
 
 /// The hosts that answer to a question of this length.
-fn ask(
-    asker: &Asker,
-    to: Option<SocketAddr>,
-    len: usize,
-    kind: u64,
-) -> std::io::Result<BTreeMap<SocketAddr, Answered>> {
+fn ask(asker: &Asker, to: Option<SocketAddr>, len: usize) -> std::io::Result<BTreeMap<SocketAddr, Answered>> {
     let mut found = BTreeMap::new();
+    let question = uuid::Uuid::new_v4().as_u64_pair().0;
     for attempt in 0..TRIES {
-        let number = (uuid::Uuid::new_v4().as_u64_pair().0 << 8) | (kind << 4) | attempt;
+        let number = numbered(question, attempt);
         asker.ask(to, number, len.max(ASK_LEN_MIN))?;
         while let Some(answer) = asker.answer(number, WAIT) {
             found.insert(answer.from, answer);
@@ -265,10 +261,8 @@ fn one(
         return false;
     };
     let lens = [ASK_LEN_MIN, len_max(used)];
-    let got: Vec<bool> = lens
-        .iter()
-        .map(|len| ask(asker, Some(address), *len, 3).is_ok_and(|found| !found.is_empty()))
-        .collect();
+    let got: Vec<bool> =
+        lens.iter().map(|len| ask(asker, Some(address), *len).is_ok_and(|found| !found.is_empty())).collect();
     checks.push(match got[..] {
         [true, _] if !reached.contains(&address.ip()) => Check::failed(
             "host",
