@@ -184,23 +184,26 @@ pub fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
 /// An error of the system as part of a sentence: `permission denied`.
 #[must_use]
 pub fn plain(error: &std::io::Error) -> String {
-    let text = without_numbers(error.to_string());
-    // Only the system's own texts begin with a capital for no reason.
-    let mut letters = text.chars();
-    match (error.raw_os_error(), letters.next()) {
-        (Some(_), Some(first)) => first.to_lowercase().chain(letters).collect(),
-        _ => text,
-    }
+    without_numbers(error.to_string())
 }
 
-/// Takes out ` (os error 13)`: the words before it say the same.
+/// Takes out ` (os error 13)`, since the words before it say the same, and the capital of these words: they
+/// stand within a sentence.
 #[must_use]
 pub fn without_numbers(mut text: String) -> String {
     const MARK: &str = " (os error ";
     while let Some(start) = text.find(MARK) {
-        match text[start..].find(')') {
-            Some(len) => text.replace_range(start..=start + len, ""),
-            None => break,
+        let Some(len) = text[start..].find(')') else { break };
+        let number = text[start + MARK.len()..start + len].parse().ok();
+        text.replace_range(start..=start + len, "");
+        let Some(error) = number.map(std::io::Error::from_raw_os_error) else { continue };
+        let words = error.to_string();
+        let words = words.find(MARK).map_or(words.as_str(), |end| &words[..end]);
+        // Not the capitals of an abbreviation.
+        let is_word = words.chars().nth(1).is_some_and(char::is_lowercase);
+        if let Some(at) = text[..start].strip_suffix(words).map(str::len).filter(|_| is_word) {
+            let first: String = words.chars().take(1).flat_map(char::to_lowercase).collect();
+            text.replace_range(at..at + first.len(), &first);
         }
     }
     text
@@ -209,6 +212,24 @@ pub fn without_numbers(mut text: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_of_the_system_stand_within_a_sentence() {
+        for (text, said) in [
+            ("b: Connection refused (os error 111); c", "b: connection refused; c"),
+            ("No such file or directory (os error 2)", "no such file or directory"),
+            (
+                "a: Input/output error (os error 5), Permission denied (os error 13)",
+                "a: input/output error, permission denied",
+            ),
+            ("RPC struct is bad (os error 72)", "RPC struct is bad"),
+            ("The peer's word (os error 2)", "The peer's word"),
+            ("Connection refused", "Connection refused"),
+            ("odd (os error x) (os error", "odd (os error"),
+        ] {
+            assert_eq!(without_numbers(text.into()), said);
+        }
+    }
 
     #[test]
     fn other_versions_are_named() {

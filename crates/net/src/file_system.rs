@@ -4,6 +4,7 @@
 //! Network shares, file systems of memory cards and many that programs provide have only a part of what Linux
 //! asks of its own. No transfer ends because of that once its bytes are here.
 
+use crate::store::StoreError;
 use polycast_types::ModificationTime;
 use rustix::fs::{
     AtFlags, CWD, FlockOperation, Mode, OFlags, StatxAttributes, StatxFlags, Timespec, Timestamps, flock,
@@ -283,7 +284,8 @@ pub fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
         let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
-        if matches!(kind, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) {
+        let lacks_room = matches!(error.downcast_ref(), Some(StoreError::Full { .. }));
+        if lacks_room || matches!(kind, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) {
             return true;
         }
         cause = error.source();

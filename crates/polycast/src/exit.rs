@@ -118,6 +118,6 @@ mod tests {
         assert_eq!((failure.exit(), failure.kind), (Exit::Failed, "path"));
         assert_eq!(plain(&io::Error::other("TCP is gone")), "TCP is gone");
         let nested = Failure::input("a: No such file or directory (os error 2); b (os error 13)");
-        assert_eq!(nested.message, "a: No such file or directory; b");
+        assert_eq!(nested.message, "a: no such file or directory; b");
     }
 }

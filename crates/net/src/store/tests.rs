@@ -1,5 +1,5 @@
 use super::*;
-use crate::file_system::umask;
+use crate::file_system::{is_full, umask};
 use polycast_testing::{Need, needs};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -117,6 +117,7 @@ fn objects_on_their_way_are_not_promised_the_same_room() {
     let first = open("a", PLAIN).unwrap();
     let full = open("b", PLAIN).unwrap_err();
     assert!(matches!(full, StoreError::Full { .. }), "{full}");
+    assert!(is_full(&full) && !is_full(&StoreError::Busy("b".into())));
     let here = StoreError::Full { place: ".".into(), needed: 2, free: 1 };
     let folder = std::env::current_dir().unwrap();
     assert_eq!(here.to_string(), format!("{} is full: the object needs 2 B, 1 B are free", folder.display()));
