@@ -17,6 +17,7 @@ use crate::commands::network::{OFFER_PORT, Pool};
 use crate::exit::Exit;
 use crate::logging;
 use crate::output::{self, Format};
+use crate::screen;
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args as Arguments, Parser, Subcommand, ValueEnum};
 use place::{ChoiceArgs, PlaceArgs, ReadArgs};
@@ -392,8 +393,7 @@ pub(crate) fn parse() -> Result<Args, Exit> {
             return output::failure(if wants_json { Format::Json } else { Format::Text }, &failure);
         }
         let wanted = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-        // Fails only if its output is closed.
-        let _ = error.print();
+        screen::page(&error.render(), error.use_stderr());
         if wanted {
             return Exit::Done;
         }

@@ -31,7 +31,6 @@ fn folded_line(line: &str, width: usize) -> String {
 }
 
 /// A text in lines of so many columns, as far as its words allow it.
-#[cfg(feature = "research")]
 pub(crate) fn broken(text: &str, width: usize) -> Vec<String> {
     pieces(text, width, 0)
 }

@@ -25,7 +25,7 @@ mod progress;
 mod reference;
 mod report;
 mod screen;
-#[cfg(feature = "research")]
+#[cfg(feature = "cluster")]
 mod table;
 
 fn main() -> std::process::ExitCode {

@@ -4,11 +4,11 @@
 use crate::fold;
 use console::{Style, Term};
 use indicatif::{ProgressBar, ProgressDrawTarget, TermLike};
-use std::io;
+use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
 
 /// Columns of a terminal that does not say how many it has.
-const COLUMNS: usize = 80;
+pub(crate) const COLUMNS: usize = 80;
 /// Columns at the right that the lines of a transfer leave free, for the terminal's echo of `^C`.
 const ECHO_COLUMNS: usize = 3;
 /// The display is drawn so often in a second at most.
@@ -122,10 +122,14 @@ pub(crate) fn width() -> usize {
     Term::stderr().size_checked().map_or(COLUMNS, |(_, columns)| usize::from(columns))
 }
 
-/// Columns for results: those of the terminal that standard output is, if it is one.
-#[cfg(feature = "research")]
-pub(crate) fn result_width() -> usize {
-    terminal(&Term::stdout()).unwrap_or(COLUMNS)
+/// Columns of the terminal that standard output is, if it is one.
+pub(crate) fn terminal_width() -> Option<usize> {
+    terminal(&Term::stdout())
+}
+
+/// Returns true if standard output and standard error both go to somebody at a terminal.
+pub(crate) fn shows_both() -> bool {
+    Term::stdout().is_term() && Term::stderr().is_term()
 }
 
 /// A result in lines that fit the terminal that standard output is; as it is where that is none.
@@ -140,6 +144,17 @@ pub(crate) fn fit_note(text: &str) -> String {
 
 fn fit(text: &str, width: Option<usize>) -> String {
     width.map_or_else(|| text.to_string(), |width| fold::folded(text, width))
+}
+
+/// Writes a page of clap's: it leaves the usage of a command in one line, however long.
+pub(crate) fn page(page: &clap::builder::StyledStr, to_stderr: bool) {
+    let (term, colours) = match to_stderr {
+        true => (Term::stderr(), console::colors_enabled_stderr()),
+        false => (Term::stdout(), console::colors_enabled()),
+    };
+    let text = if colours && term.is_term() { page.ansi().to_string() } else { page.to_string() };
+    // Fails only if its output is closed.
+    let _ = writeln!(&term, "{}", fit(text.trim_end(), terminal(&term)));
 }
 
 fn terminal(term: &Term) -> Option<usize> {

@@ -17,10 +17,10 @@ Every byte is sent once and reaches all receivers, over whatever the network has
 it gets through, from receiver to receiver over TCP where it does not. Each receiver verifies every byte; \
 nothing half-written is ever seen. A dead or slow receiver does not delay the others, and the report names it.
 
-Once, by hand:                     polycast offer FILE, polycast accept CODE
-A model that every node downloads: polycast fetch URL
-Weights that change:               polycast publish TOPIC, polycast subscribe
-To try it on one machine:          polycast cast FILE";
+Once, by hand:   polycast offer FILE, polycast accept CODE
+A model:         polycast fetch URL, on every node
+Weights:         polycast publish TOPIC, polycast subscribe
+To try it out:   polycast cast FILE, on one machine";
 
 pub(crate) const AFTER_HELP: &str = "\
 Exit status:

@@ -4,13 +4,14 @@ use super::{connect, runtime};
 use crate::args::cluster::LocalArgs;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
+use crate::table::Table;
 use polycast_api::documents::{Node, nodes, place};
 use polycast_api::manager::{AgentStatus, NodeReport};
 use polycast_types::{Printable, format_bytes};
 use serde_json::Value;
 
 const HEADINGS: [&str; 9] =
-    ["NAME", "STATE", "ADDRESS", "RACK", "ZONE", "VERSION", "STORE", "OBJECTS", "TRANSFERS"];
+    ["NAME", "STATE", "ADDRESS", "RACK", "ZONE", "VERSION", "STORE", ">OBJECTS", "TRANSFERS"];
 /// Columns that are left out where no machine has anything in them.
 const OPTIONAL: [usize; 2] = [3, 4];
 
@@ -65,20 +66,14 @@ fn cells(node: &Node) -> [String; 9] {
 
 /// The table for people.
 fn text(nodes: &[Node]) -> String {
-    let mut rows = vec![HEADINGS.map(str::to_string)];
-    rows.extend(nodes.iter().map(cells));
-    let width =
-        |column: usize| rows.iter().map(|row| console::measure_text_width(&row[column])).max().unwrap_or(0);
-    let is_empty = |column: usize| rows[1..].iter().all(|row| row[column] == "-");
-    let shown = (0..HEADINGS.len()).filter(|column| !OPTIONAL.contains(column) || !is_empty(*column));
-    let widths: Vec<(usize, usize)> = shown.map(|column| (column, width(column))).collect();
-    let line = |row: &[String; 9]| {
-        let cells = widths.iter().map(|(column, width)| (&row[*column], *width));
-        let padded = cells
-            .map(|(cell, width)| format!("{cell}{}", " ".repeat(width - console::measure_text_width(cell))));
-        padded.collect::<Vec<_>>().join("  ").trim_end().to_string()
-    };
-    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+    let rows: Vec<[String; 9]> = nodes.iter().map(cells).collect();
+    let is_shown = |column: usize| !OPTIONAL.contains(&column) || rows.iter().any(|row| row[column] != "-");
+    let columns: Vec<usize> = (0..HEADINGS.len()).filter(|column| is_shown(*column)).collect();
+    let mut table = Table::new(&Vec::from_iter(columns.iter().map(|column| HEADINGS[*column])));
+    for row in rows {
+        table.row(columns.iter().map(|column| row[*column].clone()));
+    }
+    table.text()
 }
 
 #[cfg(test)]

@@ -330,7 +330,8 @@ impl Run {
     fn busiest(&self) -> String {
         let mut links: Vec<&LinkReport> = self.report.links.iter().collect();
         links.sort_by_key(|link| std::cmp::Reverse(link.bytes));
-        let mut table = Table::new(&["from", "to", ">carried", ">mean rate", ">fullest queue", ">dropped"]);
+        let mut table =
+            Table::new(&["from", "to", ">carried", ">mean rate", ">fullest queue", ">dropped"]).named_by(2);
         let ran_s = since_start(self.report.ended_at);
         for link in links.iter().take(LINKS_SHOWN) {
             let rate_bps = if ran_s > 0.0 { link.bytes as f64 * 8.0 / ran_s } else { 0.0 };
@@ -356,7 +357,8 @@ impl Run {
             let _ = writeln!(text, "\nLinks that dropped packets: {}", links.len());
         }
         links.sort_by_key(|link| std::cmp::Reverse(link.drops()));
-        let mut table = Table::new(&["from", "to", ">dropped", ">queue full", ">lost", ">link down"]);
+        let mut table =
+            Table::new(&["from", "to", ">dropped", ">queue full", ">lost", ">link down"]).named_by(2);
         for link in links.iter().take(LINKS_SHOWN) {
             let counts = [link.drops(), link.queue_drops, link.losses, link.down_drops];
             let mut cells = vec![self.name(link.from), self.name(link.to)];
