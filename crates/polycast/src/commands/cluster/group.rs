@@ -94,26 +94,27 @@ async fn create(args: &CreateArgs, format: Format) -> Result<Exit, Failure> {
     let fabric = args.fabric.as_deref().unwrap_or_default();
     let client = connect(&args.local).await?;
     let group = client.create_group(&args.name, members, sources, fabric, args.rate).await?;
-    output::result(format, &documents::group(&group), &line(&group))?;
+    output::result(format, &documents::group(&group), &line(&group, 0))?;
     Ok(Exit::Done)
 }
 
 async fn list(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
     let groups = connect(local).await?.groups().await?;
     let document: Vec<Value> = groups.iter().map(documents::group).collect();
-    let lines: Vec<String> = groups.iter().map(line).collect();
+    let widest = groups.iter().map(|group| Printable(&group.name).to_string().chars().count()).max();
+    let lines: Vec<String> = groups.iter().map(|group| line(group, widest.unwrap_or_default())).collect();
     let text = if lines.is_empty() { "no groups".to_string() } else { lines.join("\n") };
     output::result(format, &document, &text)?;
     Ok(Exit::Done)
 }
 
-/// A group on a line.
-pub(super) fn line(group: &Group) -> String {
+/// A group on a line, its name in so many columns.
+pub(super) fn line(group: &Group, width: usize) -> String {
     let address = match group.address.parse() {
         Ok(address) => std::net::SocketAddr::new(address, group.port as u16).to_string(),
         Err(_) => "no path".to_string(),
     };
-    let mut text = format!("{:24}  {address}", Printable(&group.name).to_string());
+    let mut text = format!("{:width$}  {address}", Printable(&group.name).to_string());
     if !group.fabric.is_empty() {
         let _ = write!(text, " over {}", Printable(&group.fabric));
     }

@@ -4,6 +4,7 @@ use super::{connect, runtime};
 use crate::args::cluster::LocalArgs;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
+use crate::report::seconds;
 use polycast_api::documents::status_of_manager;
 use polycast_api::manager::{ExternalScheduler, StatusResponse};
 use polycast_types::{Printable, format_bytes};
@@ -56,8 +57,8 @@ fn text(address: &str, status: &StatusResponse) -> String {
     }
     for lease in &status.leases {
         let (id, source, fabric) = (lease.response_id, Printable(&lease.source), Printable(&lease.fabric));
-        let receivers = lease.receivers.len();
-        let _ = writeln!(text, "lease      {id}: {source} to {receivers} receivers over {fabric}");
+        let receivers = output::counted(lease.receivers.len(), "receiver");
+        let _ = writeln!(text, "lease      {id}: {source} to {receivers} over {fabric}");
         for passed in &lease.passed_over {
             let _ = writeln!(
                 text,
@@ -69,11 +70,11 @@ fn text(address: &str, status: &StatusResponse) -> String {
     }
     for pending in &status.pending {
         let (source, size) = (Printable(&pending.source), format_bytes(pending.size));
-        let waited = pending.waited_ms as f64 / 1e3;
+        let waited = seconds(pending.waited_ms as f64 / 1e3);
         let _ = writeln!(
             text,
-            "queue      {source} to {} receivers, {size}, for {waited:.1} s",
-            pending.receivers
+            "queue      {source} to {}, {size}, for {waited}",
+            output::counted(pending.receivers as usize, "receiver")
         );
     }
     for device in &status.devices {
@@ -101,7 +102,7 @@ fn text(address: &str, status: &StatusResponse) -> String {
     for suspect in &status.suspected {
         let rest = match suspect.rests_ms {
             0 => "taken where nothing else is free".to_string(),
-            rests => format!("rests for {:.0} s", rests as f64 / 1e3),
+            rests => format!("rests for {}", seconds(rests as f64 / 1e3)),
         };
         let _ =
             writeln!(text, "suspected  {}, {rest}: {}", Printable(&suspect.part), Printable(&suspect.why));

@@ -5,6 +5,7 @@ use super::{Ending, connect, group, runtime, why};
 use crate::args::cluster::LocalArgs;
 use crate::exit::{Exit, Failure, without_numbers};
 use crate::output::{self, Format};
+use crate::report::seconds;
 use crate::screen;
 use console::Term;
 use polycast_api::agent::StatusResponse;
@@ -93,7 +94,7 @@ fn status_text(status: &StatusResponse, manager_error: &str, seen: &[Row]) -> St
         );
     }
     for one in &status.groups {
-        let _ = writeln!(text, "group      {}", group::line(one));
+        let _ = writeln!(text, "group      {}", group::line(one, 0));
     }
     for one in &status.uses {
         let _ = writeln!(text, "{:<10} {}", one.kind, why::line(one));
@@ -101,20 +102,24 @@ fn status_text(status: &StatusResponse, manager_error: &str, seen: &[Row]) -> St
     for peer in status.peers.iter().filter(|peer| peer.name != status.agent_name) {
         let _ = write!(
             text,
-            "peer       {} at {}, heard {} ms ago",
+            "peer       {} at {}, heard {} ago",
             Printable(&peer.name),
             Printable(&peer.control_address),
-            peer.silent_ms
+            seconds(peer.silent_ms as f64 / 1e3)
         );
         if !peer.unreachable_by.is_empty() {
-            let (by, seconds) = (Printable(&peer.unreachable_by), peer.unreachable_ms / 1_000);
-            let _ = write!(text, ", but {by} could not reach it there {seconds} s ago");
+            let (by, ago) = (Printable(&peer.unreachable_by), seconds(peer.unreachable_ms as f64 / 1e3));
+            let _ = write!(text, ", but {by} could not reach it there {ago} ago");
         }
         text.push('\n');
     }
     for peer in &status.lost {
-        let _ =
-            writeln!(text, "lost       {}, heard {} s ago", Printable(&peer.name), peer.silent_ms / 1_000);
+        let _ = writeln!(
+            text,
+            "lost       {}, heard {} ago",
+            Printable(&peer.name),
+            seconds(peer.silent_ms as f64 / 1e3)
+        );
     }
     text
 }

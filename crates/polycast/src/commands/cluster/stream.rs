@@ -156,7 +156,8 @@ async fn send(session: &Session, name: &str, format: Format) -> Result<Exit, Fai
     let document = json!({
         "stream": name, "messages": sent.messages, "bytes": sent.bytes, "unheard": sent.unheard, "failed": sent.failed,
     });
-    let mut text = format!("{} messages sent, {}", sent.messages, format_bytes(sent.bytes));
+    let messages = output::counted(sent.messages as usize, "message");
+    let mut text = format!("{messages} sent, {}", format_bytes(sent.bytes));
     if sent.unheard > 0 {
         let _ = write!(text, "; {} went out while no receiver listened", sent.unheard);
     }
@@ -233,7 +234,8 @@ fn print(seen: &mut Seen, messages: impl Iterator<Item = Message>, format: Forma
             continue;
         }
         if message.lost > 0 {
-            output::say(&format!("{} messages before number {} are lost", message.lost, message.number));
+            let lost = output::counted(message.lost as usize, "message");
+            output::say(&format!("{lost} before number {} lost", message.number));
         }
         let mut line = message.payload;
         line.push(b'\n');

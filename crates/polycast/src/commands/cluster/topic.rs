@@ -12,6 +12,8 @@ use crate::exit::{Exit, Failure};
 use crate::object::{self, Named, Reading};
 use crate::output::{self, Format};
 use crate::progress::Progress;
+use crate::report;
+use crate::screen;
 use polycast_api::agent::{MissingSubscriber, Object, PublishResponse, TopicEvent};
 use polycast_api::client::{ClientError, Selected, Session};
 use polycast_types::{AppId, ObjectId, Printable, format_bytes};
@@ -104,6 +106,7 @@ fn tell(topic: &str, done: &Done, format: Format) -> Result<Exit, Failure> {
     let missing = missing
         .map(|one| json!({ "name": one.name, "verified": false, "reason": one.reason, "kind": kind(one) }));
     let subscribers: Vec<Value> = have.chain(missing).collect();
+    let subscriber_count = subscribers.len();
     let document = json!({
         "topic": topic, "version": published.version, "object": id, "name": object.name, "bytes": len,
         "seconds": seconds, "sent_bytes": published.sent_bytes,
@@ -113,14 +116,15 @@ fn tell(topic: &str, done: &Done, format: Format) -> Result<Exit, Failure> {
     let name = Printable(&object.name);
     let subscribers = output::counted(published.have.len(), "subscriber");
     let (version, bytes) = (published.version, format_bytes(*len));
-    let mut text = format!("{topic} version {version}: {name} ({bytes}) at {subscribers} in {seconds:.3} s");
+    let took = report::seconds(*seconds);
+    let mut text = format!("{topic} version {version}: {name} ({bytes}) at {subscribers} in {took}");
+    if subscriber_count == 0 {
+        text = format!("{topic} version {version}: {name} ({bytes}); it has no subscriber yet");
+    }
     if published.spared_bytes > 0 {
         let (sent, spared) = (format_bytes(published.sent_bytes), format_bytes(published.spared_bytes));
         let how = if published.coded_bytes > 0 { " as a delta" } else { "" };
         text += &format!("\nsent {sent}{how}; subscribers had {spared}");
-    }
-    if published.have.is_empty() {
-        text += "\nno other agent has it";
     }
     for one in &published.missing {
         text += &format!("\n{} does not have it: {}", Printable(&one.name), Printable(&one.reason));
@@ -161,7 +165,11 @@ pub(super) fn subscribe(args: &SubscribeArgs, format: Format) -> Result<Exit, Fa
         output::beside(&text);
         return Ok(Exit::Done);
     }
-    output::result(format, &json!({ "topic": args.topic, "versions": versions }), &text)?;
+    // At a terminal each version was said as it came.
+    let was_said = !versions.is_empty() && screen::shows_both() && !output::is_quiet();
+    if format == Format::Json || !was_said {
+        output::result(format, &json!({ "topic": args.topic, "versions": versions }), &text)?;
+    }
     Ok(Exit::Done)
 }
 

@@ -63,7 +63,8 @@ pub(crate) fn run(args: &ReproduceArgs, format: Format) -> Result<Exit, Failure>
     let options = Options { quick: args.quick, seed: args.seed, threads };
     let cancel = cancel::on_signals()?;
     let told = |done: &Done| {
-        output::say(&format!("{} {}: {:.1} s", done.item.paper, done.item.name, done.seconds));
+        let took = crate::report::seconds(done.seconds);
+        output::say(&format!("{} {}: {took}", done.item.paper, done.item.name));
     };
     let done = report::run(&items, &options, told, || cancel.load(Ordering::Relaxed));
     let is_done =

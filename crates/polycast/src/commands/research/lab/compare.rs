@@ -148,7 +148,7 @@ fn compare_in_one(
     let group = group_of(&args.spec, &args.source, options.receivers.as_deref())?;
     let progress = Progress::start(&format!("delivering in {}", args.spec));
     let mut heard = |done: &registry::Compared| {
-        progress.waiting(&format!("{} took {:.1} s; going on", done.way, done.outcome.wall_s));
+        progress.waiting(&format!("{} took {}; going on", done.way, report::seconds(done.outcome.wall_s)));
     };
     let outcome = registry::compare(&args.spec, options, ways, args.rounds, &program()?, &mut heard);
     progress.finish();
