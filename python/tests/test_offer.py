@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -392,6 +393,100 @@ def test_an_object_is_opened_and_saved(cluster: Cluster, number: int, tmp_path: 
     with pytest.raises(errors.ObjectUnknown):
         added.save(tmp_path / "later")
     assert sorted(one.name for one in tmp_path.iterdir()) == [name, "copy"], "nothing half-written is left"
+
+
+FULL = """
+import ctypes, subprocess, sys
+from pathlib import Path
+import polycast
+from polycast import errors
+
+agent, number, folder = polycast.Agent(sys.argv[1], sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+code = sys.argv[5]
+assert ctypes.CDLL(None).unshare(0x20000) == 0
+folder.mkdir()
+subprocess.run(f"mount --make-rprivate / && mount -t tmpfs -o size=200k small {folder}", shell=True, check=True)
+calls = {
+    "save": lambda: agent.read(number).save(folder / "copy"),
+    "get": lambda: agent.get(f"file-{number}", folder),
+    "extract": lambda: agent.read(number + 1).extract(folder / "copy"),
+    "accept": lambda: polycast.accept(code, folder, interface="lo", timeout=120),
+}
+for name, call in calls.items():
+    try:
+        call()
+    except errors.StoreFull as error:
+        print(name, error)
+    # What is verified of an offer stays for the next attempt.
+    assert name == "accept" or list(folder.iterdir()) == [], name
+"""
+
+
+def test_a_full_disk_is_said(cluster: Cluster, number: int, file: Path, tmp_path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root can mount a small file system")
+    (folder := tmp_path / "folder").mkdir()
+    (folder / "a").write_bytes(os.urandom(1_000_000))
+    agent, app = cluster[0], uuid.UUID(bytes=cluster[0]._app)
+    agent.add(number, file, name=f"file-{number}")
+    agent.add(number + 1, folder)
+    with offer(file, serve=True) as offered:
+        line = [sys.executable, "-c", FULL, agent.socket, str(app), str(number), str(tmp_path / "small"), offered.code]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=HANG_S, check=False)
+    said = dict(one.split(" ", 1) for one in done.stdout.splitlines())
+    assert (done.returncode, set(said)) == (0, {"save", "get", "extract", "accept"}), done
+    for name, sentence in said.items():
+        assert "no space left" in sentence.lower() or "is full" in sentence, f"{name}: {sentence}"
+
+
+# Threads that wait for what does not come, or that send, as the interpreter ends.
+LEAVES = """
+import sys, threading
+import polycast
+
+agent, other, number = polycast.Agent(sys.argv[1], sys.argv[2]), sys.argv[3], int(sys.argv[4])
+agent.add_buffer(number, b"x" * 50_000_000)
+waits = [
+    lambda: agent.read(number + 1),
+    lambda: agent.get(f"nothing-{number}", timeout=600),
+    lambda: agent.subscribe(f"nothing-{number}").next(),
+    lambda: [agent.send(number, [other]).result() for _ in range(1000)],
+    lambda: next(iter(agent.watch(number + 2))),
+]
+for wait in waits:
+    threading.Thread(target=wait, daemon=True).start()
+agent.send(number, [other])
+print("ends", flush=True)
+"""
+
+
+@pytest.mark.parametrize("repeated", range(3))
+def test_an_interpreter_ends_in_mid_transfer(cluster: Cluster, number: int, repeated: int) -> None:
+    agent, app = cluster[0], uuid.UUID(bytes=cluster[0]._app)
+    line = [sys.executable, "-c", LEAVES, agent.socket, str(app), cluster[1].name, str(number)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ends\n", "")
+    # The agent goes on, and what the script has left is in no one's way.
+    with polycast.Agent(agent.socket, app) as again:
+        assert again.add_buffer(number + 3, b"later").length == 5
+
+
+def test_wrong_calls_of_objects(cluster: Cluster, number: int, tmp_path: Path) -> None:
+    with polycast.Agent(cluster[0].socket, uuid.UUID(bytes=cluster[0]._app)) as agent:
+        added = agent.add_buffer(number, b"some bytes")
+        (tmp_path / "folder").mkdir()
+        folder = agent.add(number + 1, tmp_path / "folder")
+        for call in (lambda: added.save(3), lambda: folder.extract(None)):  # type: ignore[arg-type]
+            with pytest.raises(errors.UnsupportedType, match="has the type (int|NoneType)"):
+                call()
+        for call in (lambda: added.save("a\0b"), lambda: folder.extract("a\0b")):
+            with pytest.raises(errors.Invalid, match="null byte"):
+                call()
+        with pytest.raises(errors.Invalid, match="open the files in it"):
+            folder.open()
+        with pytest.raises(errors.Invalid, match=r"extract\(PATH\)"):
+            folder.save(tmp_path / "copy")
+    assert [one.name for one in tmp_path.iterdir()] == ["folder"]
 
 
 def test_wrong_calls_of_put_and_get(cluster: Cluster, file: Path, tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ class Object:
         raises `PathError`, unless `force` replaces it."""
         if self.kind == "file":
             raise Invalid(f"{self.name} is a file: save(PATH) copies it there")
-        run_json(["get", called(self.app, self.data_id), f"--socket={self.socket}", *place(None, path, False, force)])
+        run_json(["get", called(self.app, self.data_id), f"--socket={self.socket}", *place(None, path_text(path), False, force)])
 
 
 def called(app: str, data_id: int) -> str:

@@ -270,10 +270,13 @@ def _seconds(name: str, value: object) -> str:
 
 
 def path_text(value: object) -> str:
-    """Returns a path as text, and refuses other types."""
+    """Returns a path as text, and refuses other types and what no path can be."""
     if not isinstance(value, str | bytes | os.PathLike):
         raise UnsupportedType(f"{value!r} has the type {type(value).__name__} and is no path: give a text or a pathlib.Path")
-    return os.fsdecode(value)
+    text = os.fsdecode(value)
+    if "\0" in text:
+        raise Invalid(f"{text!r} is no path: it has a null byte")
+    return text
 
 
 def _path(value: object) -> str:
