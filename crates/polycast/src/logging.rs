@@ -223,7 +223,7 @@ mod tests {
             tracing::warn!(%error, receiver = "gpu1", "the offer cannot be announced");
         });
         let text = String::from_utf8(written.lock().unwrap().clone()).unwrap();
-        assert!(text.contains("the offer cannot be announced (Operation not permitted) receiver"), "{text}");
+        assert!(text.contains("the offer cannot be announced (operation not permitted) receiver"), "{text}");
     }
 
     /// A name that another host has chosen cannot make up a line of the log, or move the cursor of the

@@ -1,6 +1,6 @@
 //! Output of commands: text for people, or one JSON document.
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, without_numbers};
 use crate::{reference, screen};
 use polycast_types::Printable;
 use serde::Serialize;
@@ -20,7 +20,7 @@ pub(crate) enum Format {
 /// Writes a command's result to standard output: the value as JSON, or the text in lines that fit a
 /// terminal.
 pub(crate) fn result(format: Format, value: &impl Serialize, text: &str) -> Result<(), Failure> {
-    verbatim(format, value, &screen::fit_result(text))
+    verbatim(format, value, &screen::fit_result(&without_numbers(text.to_string())))
 }
 
 /// The same with a text that is for other programs, such as a shell: its lines stay as they are.
@@ -117,6 +117,7 @@ pub(crate) fn counted(count: usize, what: &str) -> String {
 /// Says what has to be known in any case.
 pub(crate) fn tell(message: &str) {
     // If this fails, the user cannot be told.
+    let message = without_numbers(message.to_string());
     let lines: Vec<String> =
         message.lines().map(|line| screen::toned(&Printable(line).to_string())).collect();
     let text = screen::fit_note(&lines.join("\n"));

@@ -91,7 +91,7 @@ fn a_file_without_permission_is_named() {
     let locked = place.file("locked", b"x");
     fs::set_permissions(&locked, fs::Permissions::from_mode(0o000)).unwrap();
     assert!(refusal_of_permissions(&["cast", &locked]).contains("locked: permission denied"));
-    assert!(refusal_of_permissions(&["cast", place.root()]).contains("locked: Permission denied"));
+    assert!(refusal_of_permissions(&["cast", place.root()]).contains("locked: permission denied"));
 }
 
 #[test]

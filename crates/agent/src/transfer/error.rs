@@ -79,7 +79,7 @@ pub enum TransferError {
     #[error("what is there is no offer ({0})")]
     NoOffer(String),
     /// The source does not say what it has.
-    #[error("the source did not answer within {0}")]
+    #[error("the source did not answer within {}", in_seconds(.0))]
     NoAnswer(Duration),
     /// The connection to the source ended in mid-transfer.
     #[error(
@@ -95,7 +95,7 @@ pub enum TransferError {
         reason: String,
     },
     /// No offer was found in time.
-    #[error("nothing that could be taken was offered within {0}")]
+    #[error("nothing that could be taken was offered within {}", in_seconds(.0))]
     NothingOffered(Duration),
     /// The source ended it in mid-transfer: it was told to, or gives this receiver up.
     #[error(
@@ -125,7 +125,7 @@ pub enum TransferError {
     #[error("{0}: say with --handle which one")]
     SeveralOffers(Offers),
     /// No receiver joined in time.
-    #[error("no receiver joined within {0} seconds")]
+    #[error("no receiver joined within {0} s")]
     NobodyJoined(u64),
     /// A peer that does not speak our protocol.
     #[error("{0}")]
@@ -176,6 +176,11 @@ fn advice(refused: &io::Error) -> &'static str {
         io::ErrorKind::PermissionDenied => "a firewall or a sandbox of this host forbids it",
         _ => "check that the interface is up and has a multicast route",
     }
+}
+
+/// A time limit for a sentence, such as `0.5 s`.
+fn in_seconds(limit: &Duration) -> String {
+    format!("{} s", limit.0 as f64 / 1e9)
 }
 
 impl TransferError {
@@ -302,6 +307,21 @@ impl TransferError {
         match self {
             TransferError::Cancelled if verified > 0 => TransferError::Interrupted { verified, total },
             other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_said_in_seconds() {
+        for (millis, said) in [(3_000, "within 3 s"), (500, "within 0.5 s"), (90_000, "within 90 s")] {
+            let limit = Duration(millis * 1_000_000);
+            for error in [TransferError::NothingOffered(limit), TransferError::NoAnswer(limit)] {
+                assert!(error.to_string().ends_with(said), "{error}");
+            }
         }
     }
 }
