@@ -127,7 +127,7 @@ pub(crate) fn terminal_width() -> Option<usize> {
     terminal(&Term::stdout())
 }
 
-/// Returns true if standard output and standard error both go to somebody at a terminal.
+/// Returns true if standard output and standard error are both terminals.
 pub(crate) fn shows_both() -> bool {
     Term::stdout().is_term() && Term::stderr().is_term()
 }
