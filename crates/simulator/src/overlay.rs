@@ -360,7 +360,8 @@ impl World {
     }
 
     fn tell(&mut self, told: impl IntoIterator<Item = Candidates>) {
-        for Candidates { peer, from, takes, is_behind_head } in told {
+        for Candidates { peer, from, takes, is_apart, is_behind_head } in told {
+            self.seeding.set_apart(peer, is_apart);
             let from = from.into_iter().map(|(peer, share)| (peer.0, share)).collect();
             self.after(LATENCY, Event::Told(peer.0 as usize, from, (takes, is_behind_head)));
         }
