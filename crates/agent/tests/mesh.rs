@@ -11,7 +11,7 @@ use polycast_net::frames::FrameStream;
 use polycast_net::object::{ObjectKind, ObjectSource};
 use polycast_testing::own_address;
 use polycast_types::{Handle, ObjectId};
-use polycast_wire::control::{Control, Hello, Overlay};
+use polycast_wire::control::{Control, Form, Hello, NOWHERE, Overlay, Welcome};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -64,7 +64,12 @@ fn start(
     name: &str,
     target: PathBuf,
 ) -> JoinHandle<Result<Received, TransferError>> {
-    let spec = ReceiverSpec {
+    let spec = spec(control, handle, name, target);
+    std::thread::spawn(move || receive(spec, &mut |_| ()))
+}
+
+fn spec(control: SocketAddr, handle: Handle, name: &str, target: PathBuf) -> ReceiverSpec {
+    ReceiverSpec {
         name: name.into(),
         rendezvous: Rendezvous::At(control, handle),
         location: polycast_types::Location::default(),
@@ -73,8 +78,7 @@ fn start(
         options: patient(),
         cancel: Arc::default(),
         called: None,
-    };
-    std::thread::spawn(move || receive(spec, &mut |_| ()))
+    }
 }
 
 /// Misbehaviour of a dishonest member.
@@ -250,4 +254,72 @@ fn one_that_asks_for_what_it_must_not_hears_why() {
     let second = start(control, handle, "r1", dir.path().join("to1"));
     assert!(first.join().unwrap().is_ok() && second.join().unwrap().is_ok());
     assert!(source.join().unwrap().unwrap().receivers.iter().all(|receiver| receiver.verified));
+}
+
+/// Delivers one group to a receiver in a named zone, as a source does that says these before CANDIDATES; the
+/// kinds of the frames that the receiver says from then on.
+fn kinds_after(asks: &[Control<'_>]) -> Vec<u8> {
+    let listener = TcpListener::bind((own_address(), 0)).unwrap();
+    let folder = polycast_testing::folder_in_memory();
+    let (address, handle) = (listener.local_addr().unwrap(), Handle(7));
+    let spec = ReceiverSpec {
+        location: polycast_types::Location { zone: "hall".into(), rack: String::new() },
+        ..spec(address, handle, "a", folder.path().join("object"))
+    };
+    let receiver = std::thread::spawn(move || receive(spec, &mut |_| ()));
+    let mut link = FrameStream::new(listener.accept().unwrap().0).unwrap();
+    let object = bytes(5_000);
+    let hash = polycast_net::hash::group_hash(&object, 0, GROUP_LEN as u32, 1);
+    let welcome = Welcome {
+        object: ObjectId::default(),
+        form: Form::File,
+        mode: 0o644,
+        modified: None,
+        name: "object",
+        object_len: object.len() as u64,
+        fragment_len: 1_400,
+        group_len: GROUP_LEN as u32,
+        channel: NOWHERE,
+        outer_len: 0,
+        stall_ns: 10_000_000_000,
+        salt: [3; 32],
+        data_len: None,
+    };
+    let await_kind = |link: &mut FrameStream, wanted: u8| {
+        let mut kinds = Vec::new();
+        while !kinds.contains(&wanted) {
+            link.wait(LOOK).unwrap();
+            link.fill().unwrap();
+            while let Some(frame) = link.next_frame().unwrap() {
+                // Without the length that the frame begins with.
+                let mut bytes = Vec::new();
+                frame.emit(&mut bytes);
+                kinds.push(bytes[4]);
+            }
+        }
+        kinds
+    };
+    await_kind(&mut link, 1);
+    link.send(&Control::Welcome(welcome)).unwrap();
+    link.send(&Control::Hashes { first: 0, hashes: vec![hash] }).unwrap();
+    link.send(&Control::Root(polycast_net::hash::root_hash(&[hash]))).unwrap();
+    await_kind(&mut link, 6);
+    asks.iter().for_each(|asks| link.send(asks).unwrap());
+    let candidates = Overlay::Candidates { entry: 9, is_behind_head: false, ends: Vec::new() };
+    link.send(&Control::Overlay(candidates)).unwrap();
+    let mut lane = FrameStream::new(listener.accept().unwrap().0).unwrap();
+    await_kind(&mut lane, 48);
+    lane.send(&Control::Group { index: 0, payload: &object }).unwrap();
+    let kinds = await_kind(&mut link, 11);
+    link.send(&Control::Finished).unwrap();
+    receiver.join().expect("no panic").expect("it has the object");
+    kinds
+}
+
+/// A source of an earlier commit knows no CAME, and ends a connection that brings it: it gets none.
+#[test]
+fn only_a_source_that_asks_hears_where_bytes_came_from() {
+    let came = |kinds: Vec<u8>| kinds.into_iter().filter(|kind| *kind == 53).count();
+    assert_eq!(came(kinds_after(&[])), 0, "as a source of an earlier commit");
+    assert_eq!(came(kinds_after(&[Control::Overlay(Overlay::Lacks(Vec::new()))])), 1);
 }

@@ -229,6 +229,7 @@ pub struct Guest {
     verifiable: bool,
     chained: bool,
     serves: bool,
+    asked_for_ends: bool,
     /// The source has said FINISHED, or is gone after the object was here.
     dismissed: bool,
 }
@@ -246,6 +247,7 @@ impl Guest {
             verifiable: false,
             chained: false,
             serves: false,
+            asked_for_ends: false,
             dismissed: false,
             config,
         }
@@ -340,6 +342,13 @@ impl Guest {
         }
     }
 
+    /// Returns true if the source lacks the ends that the bytes come from: one of an earlier commit does not
+    /// say so, and ends a connection that names them.
+    #[must_use]
+    pub fn is_asked_for_ends(&self) -> bool {
+        self.asked_for_ends
+    }
+
     fn is_committed(&self) -> bool {
         matches!(self.stage, Stage::Committed(_))
     }
@@ -387,6 +396,7 @@ impl Guest {
                     self.outputs.push_back(Output::Candidates { entry, is_behind_head, ends });
                 }
             }
+            Control::Overlay(Overlay::Lacks(_)) => self.asked_for_ends = true,
             Control::Root(ref root) => {
                 if let Some(Err(why)) = self.config.called.as_ref().map(|called| called.check_root(root)) {
                     self.contradict(why);

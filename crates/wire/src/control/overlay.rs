@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! source -> receiver     CANDIDATES                 on its control connection, whenever they change
+//! source -> receiver     LACKS (no groups)          before the first of these: it lacks what CAME says
 //! receiver -> source     LACKS, FAULT, CAME         on the same
 //!
 //! receiver -> candidate  ENTER                      the first frame of a connection of its own
@@ -173,7 +174,7 @@ pub enum Overlay<'a> {
     Holds(Vec<Range<u64>>),
     /// Receiver to a candidate: send these groups, in this order.
     Want(Vec<u64>),
-    /// Receiver: none of its candidates has these groups.
+    /// Receiver: none of its candidates has these groups. Source, with no groups: it lacks what CAME says.
     Lacks(Vec<Range<u64>>),
     /// Receiver: this candidate was of no use.
     Fault {
@@ -184,8 +185,8 @@ pub enum Overlay<'a> {
         /// Reason.
         why: Fault,
     },
-    /// Receiver, where its zone has a name, before DATA_RCVD: the ends that it has got bytes from, at most
-    /// [`CAME_MAX`].
+    /// Receiver, where the source has asked by LACKS, before DATA_RCVD: the ends that it has got bytes from,
+    /// at most [`CAME_MAX`].
     Came(Vec<CameFrom>),
 }
 

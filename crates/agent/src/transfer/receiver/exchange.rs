@@ -372,12 +372,10 @@ impl Run {
         }
     }
 
-    /// Tells the source where the bytes came from, if this host's zone has a name: it knows the zones of the
-    /// others.
+    /// Tells the source where the bytes came from, if it has asked for that: it knows the zones of the others.
     pub(super) fn tell_came(&mut self) {
-        let Some(exchange) = self.exchange.as_ref().filter(|_| !self.spec.location.zone.is_empty()) else {
-            return;
-        };
+        let is_asked = self.link.guest.is_asked_for_ends();
+        let Some(exchange) = self.exchange.as_ref().filter(|_| is_asked) else { return };
         let came = exchange.given.iter();
         let came =
             came.map(|((address, port), bytes)| CameFrom { address: *address, port: *port, bytes: *bytes });

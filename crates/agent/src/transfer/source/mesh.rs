@@ -59,6 +59,12 @@ impl Run {
             CandidateEnd { end: End { address, port: serve.port(), name: name.as_deref() }, share: *share }
         });
         let (is_behind_head, ends) = (told.is_behind_head, ends.collect());
+        let guest = self.session.guest(guest_of(told.peer));
+        let has_zone = guest.is_some_and(|guest| !guest.location.zone.is_empty());
+        if has_zone && !self.candidates.contains_key(&told.peer) {
+            // A receiver of an earlier commit says where its bytes came from unasked, or passes over this.
+            self.session.tell(guest_of(told.peer), &Control::Overlay(Overlay::Lacks(Vec::new())));
+        }
         let frame = Control::Overlay(Overlay::Candidates { entry, is_behind_head, ends });
         self.session.tell(guest_of(told.peer), &frame);
         let known = places.into_iter().map(|(serve, peer, ..)| (serve, peer)).collect();
