@@ -1,6 +1,7 @@
 use super::*;
 use crate::push::overlay::upstreams::{Candidate, Input, UpstreamsConfig};
 use alloc::collections::BTreeMap;
+use alloc::collections::BTreeSet;
 use polycast_wire::control::Share;
 
 /// Bytes a second of the path, a gigabit.
@@ -192,4 +193,117 @@ fn a_lane_that_breaks_costs_itself() {
     assert_eq!(source.lanes.len(), before - 1, "none is lost, and nothing said");
     source.run(4, |lanes| (LINK / 4).min(LINK / lanes));
     assert!(source.lanes.len() >= 4, "{} lanes", source.lanes.len());
+}
+
+/// Misbehaviour of a member on the lanes that a receiver opens to it, but for the first one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Trick {
+    None,
+    /// It takes a connection, and says nothing.
+    Silent,
+    /// It takes none, and refuses none.
+    Deaf,
+    /// It ends a connection when half of a group has come by it.
+    Ends,
+    /// It gives each group by the lane that was asked, and by the next one.
+    Twice,
+}
+
+/// A connection to one of two members, and what it was asked for.
+#[derive(Debug, Default)]
+struct Line {
+    of: u8,
+    number: usize,
+    asked: Vec<u64>,
+    bytes: u64,
+}
+
+const GROUP: u64 = 1 << 18;
+
+/// Fetches from two members, each flow limited to an eighth of the path, of which the first one plays a
+/// trick; the time until all is here, the most lanes to one, and the faults that are said of the first one.
+fn fetch_from_two(trick: Trick) -> (f64, usize, BTreeSet<Fault>) {
+    let groups = 8 * LINK / GROUP;
+    let mut machine = Upstreams::new(UpstreamsConfig { groups, group_len: GROUP as u32, seed: 11 });
+    let member = |last| Candidate {
+        address: [10, 0, 0, last].into(),
+        port: 7,
+        name: None,
+        is_source: false,
+        share: Share::ALL,
+    };
+    machine.handle(Time(1), Input::Candidates { all: &[member(1), member(2)], is_behind_head: false });
+    let (mut lines, mut opened): (BTreeMap<UpstreamId, Line>, [usize; 3]) = Default::default();
+    let (mut now, mut here, mut most, mut faults) = (Time(1), BTreeSet::new(), 0, BTreeSet::new());
+    while (here.len() as u64) < groups {
+        assert!(now < Time(120_000_000_000), "{trick:?}: {} of {groups} groups", here.len());
+        while let Some(output) = machine.poll() {
+            match output {
+                Output::Open(id, candidate) => {
+                    let of = if candidate.address == member(1).address { 1 } else { 2 };
+                    opened[usize::from(of)] += 1;
+                    let line = Line { of, number: opened[usize::from(of)], ..Line::default() };
+                    let tricks = of == 1 && line.number > 1;
+                    lines.insert(id, line);
+                    if !tricks || trick != Trick::Deaf {
+                        machine.handle(now, Input::Opened(id));
+                    }
+                    if !tricks || !matches!(trick, Trick::Deaf | Trick::Silent) {
+                        machine.handle(now, Input::Has(id, &[0..groups]));
+                    }
+                }
+                Output::Ask(id, groups) => {
+                    lines.get_mut(&id).expect("it is open").asked.extend(groups);
+                }
+                Output::Close(id) => drop(lines.remove(&id)),
+                Output::Lost(candidate, fault) => {
+                    assert_eq!(candidate.address, member(1).address, "{fault}: the other one is honest");
+                    faults.insert(fault);
+                }
+                Output::Finish(_) | Output::Lacks(_) => {}
+            }
+        }
+        most = most.max((1..3).map(|of| lines.values().filter(|line| line.of == of).count()).max().unwrap());
+        now += STEP;
+        let ids: Vec<UpstreamId> = lines.keys().copied().collect();
+        for id in &ids {
+            let Some(line) = lines.get_mut(id).filter(|line| !line.asked.is_empty()) else { continue };
+            line.bytes += LINK / 8 / 100;
+            machine.handle(now, Input::Heard(*id, LINK / 8 / 100));
+            let tricks = line.of == 1 && line.number > 1;
+            if tricks && trick == Trick::Ends && line.bytes >= GROUP / 2 {
+                lines.remove(id);
+                machine.handle(now, Input::Closed(*id, Fault::Ended));
+                continue;
+            }
+            if line.bytes < GROUP {
+                continue;
+            }
+            line.bytes -= GROUP;
+            let group = line.asked.remove(0);
+            let next = ids.iter().find(|other| *other > id).filter(|_| tricks && trick == Trick::Twice);
+            for id in [id].into_iter().chain(next) {
+                machine.handle(now, Input::Came(*id, group));
+            }
+            machine.handle(now, Input::Verified(group));
+            here.insert(group);
+        }
+        machine.handle(now, Input::Tick);
+    }
+    (now.0 as f64 / 1e9, most, faults)
+}
+
+/// A member that plays tricks on further lanes costs what it does not give: all comes from it and another one,
+/// by no more lanes than there may be.
+#[test]
+fn tricks_on_lanes_cost_what_they_keep_back() {
+    let (alone, most, faults) = fetch_from_two(Trick::None);
+    assert!(most > 2 && faults.is_empty(), "{most} lanes, {faults:?}");
+    for trick in [Trick::Silent, Trick::Deaf, Trick::Ends, Trick::Twice] {
+        let (took, most, faults) = fetch_from_two(trick);
+        assert!(most <= LANES_MAX, "{trick:?}: {most} lanes");
+        assert!(took <= 3.0 * alone, "{trick:?}: {took:.2} s instead of {alone:.2} s");
+        let expected = if trick == Trick::Twice { vec![Fault::Foreign] } else { vec![] };
+        assert_eq!(faults.into_iter().collect::<Vec<_>>(), expected, "{trick:?}");
+    }
 }
