@@ -210,6 +210,18 @@ fn a_switch_that_snoops_needs_a_querier() {
     }
     let Some(lan) = Lan::new() else { return };
     let switch = Snooping::new(&lan);
+    let force = |version: &str| {
+        for host in 0..HOSTS {
+            let write = format!("echo {version} > /proc/sys/net/ipv4/conf/all/force_igmp_version");
+            switch.run(&["ip", "netns", "exec", &lan.space(host), "sh", "-c", &write]);
+        }
+    };
+    // Without a querier hosts are heard when they join, by the version that they are told to speak.
+    force("2");
+    assert_eq!(fabrics(&lan.deliver(2, &["--from", &address(0)])), ["ip-multicast"; 2]);
+    let said = lan.begin(0, &["doctor"]).end().stdout;
+    assert!(said.contains("speaks IGMPv2: net.ipv4.conf.all.force_igmp_version says so"), "{said}");
+    force("0");
     let ask = ["ip", "netns", "exec", &lan.space(0), "python3", "-c", QUERIER, &address(0)];
     let mut querier = switch.command(&ask).spawn().unwrap();
     let doctor = |args: &[&str]| {
