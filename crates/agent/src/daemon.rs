@@ -208,8 +208,9 @@ impl Agent {
     ///
     /// # Errors
     /// The settings are wrong, or the interface, the store, the socket or the control port cannot be used.
-    pub async fn start(config: AgentConfig) -> Result<Self, AgentError> {
+    pub async fn start(mut config: AgentConfig) -> Result<Self, AgentError> {
         config.check()?;
+        config.ask_zone()?;
         let shown = shown(&config).await?;
         let mut transports = Transports::default();
         if let Some(forwarder) = &config.forwarder {
@@ -274,7 +275,7 @@ impl Agent {
             door: Door::new(place.control),
             sealing,
             dscp: config.class()?,
-            location: config.location(),
+            location: config.location()?,
             limits: Limits::new(config.store_max_bytes()?, config.store_ttl_span()?, &store),
             store,
             catalog,

@@ -187,6 +187,10 @@ pub(crate) struct OfferArgs {
     pub receivers: Option<usize>,
     #[command(flatten)]
     pub network: NetworkArgs,
+    /// The zone that this machine is in, such as a room or a site: over TCP the object enters each zone once;
+    /// an empty name is none
+    #[arg(long, value_name = "NAME", env = "POLYCAST_ZONE")]
+    pub zone: Option<String>,
     /// Send at this fixed rate, on a network that is ours alone (1gbit, 10G); without it the rate adapts
     #[arg(long, value_name = "RATE", value_parser = rate_with_unit)]
     pub rate: Option<Rate>,
@@ -261,6 +265,10 @@ pub(crate) struct AcceptArgs {
     pub handle: Option<Handle>,
     #[command(flatten)]
     pub network: NetworkArgs,
+    /// The zone that this machine is in, such as a room or a site: over TCP the object enters each zone once;
+    /// an empty name is none
+    #[arg(long, value_name = "NAME", env = "POLYCAST_ZONE")]
+    pub zone: Option<String>,
     /// This machine's name in the source's report [default: the machine's own]
     #[arg(long, value_name = "NAME", alias = "name")]
     pub host: Option<String>,

@@ -61,6 +61,7 @@ fn wrong_words_are_named() {
         (&["send", "x", "--to", "a", "--id", "x"], "not an object id"),
         (&["get", "-", "--out", "x"], "not an object id"),
         (&["manager", "--listen", "nowhere"], "--listen"),
+        (&["manager", "--listen", "fd00::1:7400"], "such as 0.0.0.0:7400 or [::]:7400"),
         (&["offer", "x", "--receivers", "1", "--code", "summer2026"], "this code can be guessed"),
         (&["offer", "-", "--receivers", "1", "--code", "-"], "either the object or the code"),
         (&["accept", "-"], "no code in its first line"),

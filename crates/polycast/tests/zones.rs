@@ -78,3 +78,27 @@ fn an_object_crosses_the_link_between_zones_once() {
         assert!(besides.is_some_and(|besides| besides < LEN as u64 / 8), "{said} of {bytes}: {report}");
     }
 }
+
+/// Machines without agents say their zones themselves.
+#[test]
+fn an_offer_tells_what_crossed_between_zones() {
+    let Some(lan) = Lan::new() else { return };
+    lan.keep_in(0, "ip daddr 224.0.0.0/4 drop");
+    let file = lan.place.file("object", &noise(LEN));
+    let (offer, code) = lan.offer(&file, 2, &["--zone", "east", "--slow", "wait"]);
+    let accept = |host: usize, zone: &str| {
+        let (from, out) = (address(0), lan.place.path(&format!("out{host}")));
+        lan.begin(host, &["accept", &code, "--from", &from, "--out", &out, "--zone", zone])
+    };
+    let accepting = [accept(1, "west"), accept(2, "west")];
+    for accepting in accepting {
+        let ran = accepting.end();
+        assert_eq!(ran.status, 0, "{}", ran.stderr);
+    }
+    let report = offer.end().json();
+    let crossed = report["zones"][0]["bytes"].as_u64().unwrap_or_else(|| panic!("{report}"));
+    assert_eq!((&report["zones"][0]["from"], &report["zones"][0]["to"]), (&"east".into(), &"west".into()));
+    assert!((LEN as u64..LEN as u64 * 11 / 10).contains(&crossed), "{crossed} bytes: {report}");
+    let ran = common::polycast(&["accept", "lusab-babad-gutih-tugad", "--zone", "a b"]);
+    assert!(ran.status == 1 && ran.stderr.contains("'a b' cannot be one"), "{}", ran.stderr);
+}

@@ -9,15 +9,21 @@ use polycast_net::priority::{Dscp, NoClass};
 use polycast_net::tls::{IdentityFiles, JoinToken, MANAGER};
 use polycast_types::{LOCATION_LEN_MAX, Location, parse_bytes};
 use serde::Deserialize;
+use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Sizes that a store may have.
 const STORE_MAX: RangeInclusive<u64> = 1 << 20..=1 << 50;
 /// Times that an object may stay in a store.
 const STORE_TTL_S: RangeInclusive<u64> = 1..=3_650 * 86_400;
+
+/// Time that the command has that names the zone, and the most bytes of its answer that are read.
+const ZONE_WITHIN: Duration = Duration::from_secs(5);
+const ANSWER_MAX: u64 = 1 << 10;
 
 /// TCP port of an agent whose settings name none.
 pub const CONTROL_PORT: u16 = 7_401;
@@ -38,7 +44,10 @@ pub struct AgentConfig {
     pub rack: Option<String>,
     /// The zone that it is in, such as a room or a site; the same name of a rack in two zones is two racks.
     pub zone: Option<String>,
-    /// The interface that carries the transfers, by name or IPv4 address; without one that of the default
+    /// A command and its arguments: the first line that it prints when the agent starts names the zone, unless
+    /// `zone` does.
+    pub zone_command: Option<Vec<String>>,
+    /// The interface that carries the transfers, by name or address; without one that of the default
     /// route.
     pub interface: Option<String>,
     /// Folder for received objects; without one a folder in shared memory.
@@ -116,6 +125,7 @@ impl Default for AgentConfig {
             name: None,
             rack: None,
             zone: None,
+            zone_command: None,
             interface: None,
             store: None,
             store_max: None,
@@ -174,6 +184,10 @@ impl AgentConfig {
         let wrong = |setting, reason: String| Err(SettingsError::Value { setting, reason });
         for manager in self.manager.split(',').map(str::trim) {
             let (host, port) = manager.rsplit_once(':').unwrap_or((manager, ""));
+            if host.contains(':') && !host.starts_with('[') {
+                let reason = format!("'{manager}': an IPv6 address needs brackets, as in [fd00::1]:7400");
+                return wrong("manager", reason);
+            }
             if host.is_empty() || !port.parse::<u16>().is_ok_and(|port| port > 0) {
                 let reason = format!("'{manager}' is not HOST:PORT, such as 10.0.0.1:7400");
                 return wrong("manager", reason);
@@ -187,8 +201,7 @@ impl AgentConfig {
         }
         let name = self.resolved_name();
         self.check_name(&name)?;
-        check_label("rack", self.rack.as_deref())?;
-        check_label("zone", self.zone.as_deref())?;
+        self.location()?;
         if let Some(token) = &self.token
             && let Err(error) = token.parse::<JoinToken>()
         {
@@ -320,10 +333,28 @@ impl AgentConfig {
         span.map(Some).ok_or_else(|| SettingsError::Value { setting: "store-ttl", reason: reason() })
     }
 
+    /// Asks the command for the zone, if there is one and no zone is named.
+    ///
+    /// # Errors
+    /// The command fails, or names none.
+    pub(super) fn ask_zone(&mut self) -> Result<(), SettingsError> {
+        if let (None, Some(command)) = (&self.zone, &self.zone_command) {
+            let wrong = |reason| SettingsError::Value { setting: "zone-command", reason };
+            self.zone = Some(first_line(command, ZONE_WITHIN).map_err(wrong)?);
+            check_label("zone-command", self.zone.as_deref())?;
+        }
+        Ok(())
+    }
+
     /// Zone and rack of this host.
-    pub(super) fn location(&self) -> Location {
+    ///
+    /// # Errors
+    /// One cannot have this name.
+    pub fn location(&self) -> Result<Location, SettingsError> {
+        check_label("rack", self.rack.as_deref())?;
+        check_label("zone", self.zone.as_deref())?;
         let [zone, rack] = [&self.zone, &self.rack].map(|name| name.clone().unwrap_or_default());
-        Location { zone, rack }
+        Ok(Location { zone, rack })
     }
 
     /// `dscp` as a class.
@@ -364,6 +395,35 @@ impl AgentConfig {
     }
 }
 
+/// Returns the first line that a command prints, without the spaces around it.
+fn first_line(command: &[String], within: Duration) -> Result<String, String> {
+    let Some((program, arguments)) = command.split_first() else { return Err("it is empty".into()) };
+    let named = |what: &dyn std::fmt::Display| format!("'{}': {what}", command.join(" "));
+    let mut asked = Command::new(program);
+    asked.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut asked = asked.spawn().map_err(|error| named(&error))?;
+    let begun = Instant::now();
+    let status = loop {
+        if let Some(status) = asked.try_wait().map_err(|error| named(&error))? {
+            break status;
+        }
+        if begun.elapsed() >= within {
+            // It may have ended meanwhile.
+            let _ = asked.kill();
+            let _ = asked.wait();
+            return Err(named(&format!("no end in {} s", within.as_secs_f64())));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    if !status.success() {
+        return Err(named(&status));
+    }
+    let mut line = String::new();
+    let answer = asked.stdout.take().expect("it is piped");
+    BufReader::new(answer.take(ANSWER_MAX)).read_line(&mut line).map_err(|error| named(&error))?;
+    Ok(line.trim().to_string())
+}
+
 /// Checks the name of the rack or zone of a host.
 fn check_label(setting: &'static str, label: Option<&str>) -> Result<(), SettingsError> {
     let odd = |c: char| c.is_whitespace() || c.is_control() || c == ',';
@@ -402,6 +462,8 @@ mod tests {
             ("manager = 'host'", "'host' is not HOST:PORT"),
             ("manager = 'host:0'", "'host:0'"),
             ("manager = 'a:1,b'", "'b' is not HOST:PORT"),
+            ("manager = 'fd00::1'", "'fd00::1': an IPv6 address needs brackets"),
+            ("manager = 'fd00::1:7400'", "brackets, as in [fd00::1]:7400"),
             ("manager = '[fe80::1]:7400'", "fe80::1 is an address of one link"),
             ("manager = '[fe80::1%eth0]:7400'", "fe80::1 is an address of one link"),
             ("manager = 'a:1'\nname = 'a b'", "'a b'"),
@@ -421,6 +483,7 @@ mod tests {
             ),
             ("manager = 'a:1'\nrack = 'r 1'", "'r 1'"),
             ("manager = 'a:1'\nzone = ''", "'zone'"),
+            ("manager = 'a:1'\nzone-command = 'hostname'", "line 2"),
             ("manager = 'a:1'\nsends-max = 0", "'sends-max'"),
             ("manager = 'a:1'\nstore-max = '8 apples'", "'8 apples' is no size"),
             ("manager = 'a:1'\nstore-max = '1'", "from 1MiB"),
@@ -449,5 +512,30 @@ mod tests {
             assert!(message.contains(part), "{text}: {message}");
             assert!(!message.contains('\n'), "{message}");
         }
+    }
+
+    #[test]
+    fn a_command_names_the_zone() {
+        let ask = |command: &[&str], zone: Option<&str>| {
+            let command = command.iter().map(ToString::to_string).collect();
+            let zone = zone.map(Into::into);
+            let mut config = AgentConfig { zone, zone_command: Some(command), ..AgentConfig::default() };
+            config.ask_zone().and_then(|()| Ok(config.location()?.zone)).map_err(|error| error.to_string())
+        };
+        assert_eq!(ask(&["echo", " use1-az4"], None).as_deref(), Ok("use1-az4"));
+        assert_eq!(ask(&["false"], Some("hall")).as_deref(), Ok("hall"), "it is not asked");
+        for (command, part) in [
+            (&[][..], "it is empty"),
+            (&["false"], "'false': exit status: 1"),
+            (&["no-such-program"], "'no-such-program': No such file"),
+            (&["true"], "'' cannot be one"),
+            (&["echo", "a b"], "'a b' cannot be one"),
+        ] {
+            let said = ask(command, None).unwrap_err();
+            assert!(said.contains("'zone-command' is wrong") && said.contains(part), "{said}");
+        }
+        let sleep = ["sleep", "60"].map(String::from);
+        let said = first_line(&sleep, Duration::from_millis(50));
+        assert_eq!(said, Err("'sleep 60': no end in 0.05 s".into()));
     }
 }

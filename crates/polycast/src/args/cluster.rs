@@ -230,7 +230,7 @@ pub(crate) struct ManagerArgs {
     #[arg(long, requires = "check")]
     pub probe: bool,
     /// Where agents reach the manager
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = listened_at)]
     pub listen: Option<SocketAddr>,
     /// etcd, where several managers agree on which one leads, and keep their state
     #[arg(long, value_name = "ADDR,..", value_delimiter = ',')]
@@ -286,6 +286,11 @@ pub(crate) struct IdentityArgs {
     pub insecure: bool,
 }
 
+/// Address and port to listen at.
+fn listened_at(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "it is not ADDRESS:PORT, such as 0.0.0.0:7400 or [::]:7400".into())
+}
+
 /// `polycast agent`
 #[derive(Arguments, Debug)]
 pub(crate) struct AgentArgs {
@@ -298,13 +303,12 @@ pub(crate) struct AgentArgs {
     /// This machine's name in the cluster [default: the machine's name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// The rack that this machine is in: over TCP each object enters it once; only agents have racks and
-    /// zones
+    /// The rack that this machine is in: over TCP each object enters it once
     #[arg(long, value_name = "NAME")]
     pub rack: Option<String>,
     /// The zone that it is in, such as a room or a site: over TCP each object enters it once, and reports say
-    /// what crosses between zones
-    #[arg(long, value_name = "NAME")]
+    /// what crosses between zones; an empty name is none
+    #[arg(long, value_name = "NAME", env = "POLYCAST_ZONE")]
     pub zone: Option<String>,
     #[command(flatten)]
     pub network: NetworkArgs,

@@ -40,7 +40,7 @@ pub(super) fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
         // None yet: the offer that is found names it.
         rendezvous: Rendezvous::At(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), Handle(0)),
         called: None,
-        location: polycast_types::Location::default(),
+        location: network::location(args.zone.as_deref())?,
         interface: interface.address,
         sink,
         options: Options {

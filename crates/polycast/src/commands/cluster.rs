@@ -267,7 +267,7 @@ fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
     }
     config.name = args.name.clone().or(config.name);
     config.rack = args.rack.clone().or(config.rack);
-    config.zone = args.zone.clone().or(config.zone);
+    config.zone = args.zone.clone().filter(|zone| !zone.is_empty()).or(config.zone);
     config.interface = args.network.interface.clone().or(config.interface);
     config.control_port = args.port.or(config.control_port);
     config.set_identity(args.identity.files());

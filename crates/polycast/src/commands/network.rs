@@ -2,10 +2,11 @@
 
 use crate::args::NetworkArgs;
 use crate::exit::Failure;
+use polycast_agent::daemon::AgentConfig;
 use polycast_net::interface::{self, Interface};
 use polycast_net::seal::Secret;
 use polycast_net::tls::Security;
-use polycast_types::{AppId, DataId, ObjectId};
+use polycast_types::{AppId, DataId, Location, ObjectId};
 use polycast_wire::discovery;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
@@ -41,6 +42,13 @@ pub(crate) fn interface_towards(
         (Some(name), Some(Ok(towards))) if *name == towards.name => Ok(towards),
         _ => interface(args),
     }
+}
+
+/// The place of this machine, if its zone has a name.
+pub(crate) fn location(zone: Option<&str>) -> Result<Location, Failure> {
+    let zone = zone.filter(|zone| !zone.is_empty()).map(String::from);
+    let place = AgentConfig { zone, ..AgentConfig::default() };
+    place.location().map_err(|error| Failure::input(error.to_string()))
 }
 
 /// The address that the kernel would send from. Connecting a UDP socket sends nothing.

@@ -104,7 +104,7 @@ fn offer(
             true => Receivers::AtLeast(receivers),
             false => Receivers::Count(receivers),
         },
-        location: polycast_types::Location::default(),
+        location: network::location(args.zone.as_deref())?,
         interface: interface.address,
         path: Path::Multicast {
             group: network::group_of(door.pool, &interface)?.draw(door.udp_port),
