@@ -44,8 +44,8 @@ pub struct AgentConfig {
     pub rack: Option<String>,
     /// The zone that it is in, such as a room or a site; the same name of a rack in two zones is two racks.
     pub zone: Option<String>,
-    /// A command and its arguments: the first line that it prints when the agent starts names the zone, unless
-    /// `zone` does.
+    /// A command and its arguments: the first line that it prints when the agent starts names the zone,
+    /// unless `zone` does.
     pub zone_command: Option<Vec<String>>,
     /// The interface that carries the transfers, by name or address; without one that of the default
     /// route.

@@ -372,7 +372,7 @@ impl Run {
         }
     }
 
-    /// Tells the source where the bytes came from, if it has asked for that: it knows the zones of the others.
+    /// Tells the source where the bytes came from, if it has asked: it knows the zones of the others.
     pub(super) fn tell_came(&mut self) {
         let is_asked = self.link.guest.is_asked_for_ends();
         let Some(exchange) = self.exchange.as_ref().filter(|_| is_asked) else { return };

@@ -4,8 +4,8 @@
 //! about one object, whatever their number, and the next group is always one that none has: the rarest. Those
 //! that take fast get more, since each takes when its connection has room. A group is given again where a
 //! member reports that it lacks it, and to that member: then the one that had it has ended, or keeps it back.
-//! One that has kept several back gets no more of those that no other has. A member that stands apart, as none
-//! may fetch from it, gets all groups beside the others.
+//! One that has kept several back gets no more of those that no other has. A member that stands apart, as
+//! none may fetch from it, gets all groups beside the others.
 
 use super::super::sender::PeerId;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -123,6 +123,8 @@ pub struct Seeding {
     /// Groups that may be on their way to those that take, in the order in which they were given.
     lately: VecDeque<(Time, u64)>,
     given: u64,
+    /// Of these to one that stood apart, but for what it lacked.
+    given_apart: u64,
 }
 
 impl Seeding {
@@ -140,6 +142,7 @@ impl Seeding {
             again: BTreeMap::new(),
             lately: VecDeque::new(),
             given: 0,
+            given_apart: 0,
         }
     }
 
@@ -328,6 +331,7 @@ impl Seeding {
             };
             let group = left.iter().find_map(ready)?;
             left.remove(group..group + 1);
+            self.given_apart += 1;
             Some(group)
         })?;
         self.given += 1;
@@ -381,6 +385,12 @@ impl Seeding {
     #[must_use]
     pub fn given(&self) -> u64 {
         self.given
+    }
+
+    /// Returns the number of those groups that one which stood apart got beside the others.
+    #[must_use]
+    pub fn given_apart(&self) -> u64 {
+        self.given_apart
     }
 
     /// Returns the members that have kept back groups given to them.
@@ -501,7 +511,7 @@ mod tests {
         assert_eq!([0; 2].map(|_| seeding.take(at(1), B)), [Some(0), Some(1)]);
         seeding.lack(at(500), A, &one(0..1));
         assert_eq!([0; 2].map(|_| seeding.take(at(500), A)), [Some(0), None], "a connection broke");
-        assert_eq!(seeding.keepers().count(), 0);
+        assert_eq!((seeding.keepers().count(), seeding.given(), seeding.given_apart()), (0, 6, 3));
         seeding.set_apart(A, false);
         assert_eq!(seeding.take(at(600), B), Some(2));
         assert_eq!(seeding.take(at(700), A), None, "it has all");

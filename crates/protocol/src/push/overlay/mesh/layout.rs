@@ -5,8 +5,8 @@
 //! or zones, and share what they get from the one that the bytes come from: so each group leaves there once,
 //! and enters each of the others once. In the zone and the rack of the source there are no heads: members
 //! take from the source itself. A single member there stands apart: it gets all from the source, and none
-//! fetches from it, as it would hold all others if it were slow. Without names of zones and racks, or with the same everywhere, all members
-//! fetch from all.
+//! fetches from it, as it would hold all others if it were slow. Without names of zones and racks, or with
+//! the same everywhere, all members fetch from all.
 
 use super::super::super::sender::PeerId;
 use alloc::collections::{BTreeMap, BTreeSet};

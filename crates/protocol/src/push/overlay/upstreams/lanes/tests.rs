@@ -220,19 +220,17 @@ struct Line {
 
 const GROUP: u64 = 1 << 18;
 
+fn member(last: u8) -> Candidate {
+    Candidate { address: [10, 0, 0, last].into(), port: 7, name: None, is_source: false, share: Share::ALL }
+}
+
 /// Fetches from two members, each flow limited to an eighth of the path, of which the first one plays a
 /// trick; the time until all is here, the most lanes to one, and the faults that are said of the first one.
 fn fetch_from_two(trick: Trick) -> (f64, usize, BTreeSet<Fault>) {
     let groups = 8 * LINK / GROUP;
     let mut machine = Upstreams::new(UpstreamsConfig { groups, group_len: GROUP as u32, seed: 11 });
-    let member = |last| Candidate {
-        address: [10, 0, 0, last].into(),
-        port: 7,
-        name: None,
-        is_source: false,
-        share: Share::ALL,
-    };
     machine.handle(Time(1), Input::Candidates { all: &[member(1), member(2)], is_behind_head: false });
+    let all: Vec<core::ops::Range<u64>> = core::iter::once(0..groups).collect();
     let (mut lines, mut opened): (BTreeMap<UpstreamId, Line>, [usize; 3]) = Default::default();
     let (mut now, mut here, mut most, mut faults) = (Time(1), BTreeSet::new(), 0, BTreeSet::new());
     while (here.len() as u64) < groups {
@@ -249,7 +247,7 @@ fn fetch_from_two(trick: Trick) -> (f64, usize, BTreeSet<Fault>) {
                         machine.handle(now, Input::Opened(id));
                     }
                     if !tricks || !matches!(trick, Trick::Deaf | Trick::Silent) {
-                        machine.handle(now, Input::Has(id, &[0..groups]));
+                        machine.handle(now, Input::Has(id, &all));
                     }
                 }
                 Output::Ask(id, groups) => {
@@ -293,8 +291,8 @@ fn fetch_from_two(trick: Trick) -> (f64, usize, BTreeSet<Fault>) {
     (now.0 as f64 / 1e9, most, faults)
 }
 
-/// A member that plays tricks on further lanes costs what it does not give: all comes from it and another one,
-/// by no more lanes than there may be.
+/// A member that plays tricks on further lanes costs what it does not give: all comes from it and another
+/// one, by no more lanes than there may be.
 #[test]
 fn tricks_on_lanes_cost_what_they_keep_back() {
     let (alone, most, faults) = fetch_from_two(Trick::None);
