@@ -50,9 +50,12 @@ VALUES: dict[str, dict[str, Any]] = {
             "store": {"path": "/var/lib/polycast/store", "max": "100GiB"},
             "socketMode": "666",
             "settings": "dscp = 34\nsends-max = 32\n",
+            "zones": False,
             "resources": {"limits": {"memory": "12Gi"}},
             "podAnnotations": {"note": "2"},
         },
+        "hub": {"enabled": True, "port": 7491, "upstream": "https://mirror.example", "allow": ["127.0.0.0/8"]},
+        "oci": {"enabled": True, "port": 7492, "registries": ["docker.io", "http://10.0.0.5:5000"], "hosts": {"enabled": True}},
         "networkPolicy": {"nodes": ["10.0.0.0/16"], "metricsFrom": {"kubernetes.io/metadata.name": "monitoring"}},
         "metrics": {
             "agentsForAll": True,
@@ -133,7 +136,11 @@ def test_parts_fit_together(values: dict[str, Any]) -> None:
         assert spec["selector"]["matchLabels"].items() <= labels
         (container,) = pod["containers"]
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
-        assert {mount["name"] for mount in container["volumeMounts"]} == set(volumes)
+        mounts = [mount for one in (container, *pod.get("initContainers", [])) for mount in one["volumeMounts"]]
+        assert {mount["name"] for mount in mounts} == set(volumes)
+        for mount in mounts:
+            folder = volumes[mount["name"]].get("hostPath", {}).get("path", mount["mountPath"])
+            assert folder == mount["mountPath"]
         assert ("ConfigMap", volumes["settings"]["configMap"]["name"]) in names
         ports = {port["name"] for port in container["ports"]}
         for probe in ("livenessProbe", "readinessProbe"):
@@ -189,6 +196,10 @@ def test_what_is_switched_off_is_not_there() -> None:
         ({"etcd": {"endpoints": ["http://etcd:2379"]}}, "at '/etcd/endpoints/0': 'http://etcd:2379' does not match pattern"),
         ({"manager": {"replicas": 0}}, "at '/manager/replicas': minimum: got 0, want 1"),
         ({"manager": {"replicas": 3}}, "manager.replicas is 3: several managers need etcd.endpoints, where they agree on which one leads"),
+        ({"hub": {"enabled": True}}, "hub.enabled needs hub.allow: the networks of the pods that may ask"),
+        ({"hub": {"allow": ["pods"]}}, "at '/hub/allow/0': 'pods' does not match pattern"),
+        ({"oci": {"hosts": {"enabled": True}}}, "oci.hosts.enabled needs oci.enabled"),
+        ({"oci": {"enabled": True, "registries": ["https://ghcr.io"]}}, "at '/oci/registries/0': 'https://ghcr.io' does not match pattern"),
         ({"metrics": {"serviceMonitor": {"enabled": True}}}, "metrics.serviceMonitor.enabled needs metrics.agentsForAll"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
@@ -205,7 +216,7 @@ class Node:
 
     def __init__(self, folder: Path, documents: Documents) -> None:
         self.folder, self.documents, self.daemons = folder, documents, []
-        for name in ("etc", "etc/key", "store", "run"):
+        for name in ("etc", "etc/key", "store", "run", "hosts"):
             (folder / name).mkdir()
         key = folder / "etc/key/cluster.key"
         key.write_text(KEY)
@@ -215,16 +226,23 @@ class Node:
         """Starts a container, with its own arguments and settings; addresses are those of this machine."""
         pod = one(self.documents, kind, part)["spec"]["template"]["spec"]
         (container,) = pod["containers"]
+        for first in pod.get("initContainers", []):
+            self._write_settings(part)
+            command = [program(), *(self._here(argument) for argument in first["args"])]
+            subprocess.run(command, capture_output=True, timeout=HANG_S, check=True)
         asked = {variable["name"] for variable in container.get("env", [])}
         assert asked == set(environment)
-        (settings,) = one(self.documents, "ConfigMap", part)["data"].items()
-        (self.folder / "etc" / settings[0]).write_text(self._here(settings[1]))
+        self._write_settings(part)
         arguments = [self._here(re.sub(r"\$\((\w+)\)", lambda found: environment[found[1]], text)) for text in container["args"]]
         self.daemons.append(Daemon(*arguments, *instead))
         return self.daemons[-1]
 
+    def _write_settings(self, part: str) -> None:
+        (settings,) = one(self.documents, "ConfigMap", part)["data"].items()
+        (self.folder / "etc" / settings[0]).write_text(self._here(settings[1]))
+
     def _here(self, text: str) -> str:
-        mounts = {"/etc/polycast/": "etc/", "/dev/shm/polycast": "store", "/var/lib/polycast/store": "store", "/run/polycast": "run"}
+        mounts = {"/etc/polycast/": "etc/", "/etc/containerd/certs.d": "hosts", "/dev/shm/polycast": "store", "/var/lib/polycast/store": "store", "/run/polycast": "run"}
         text = re.sub("|".join(mounts), lambda found: f"{self.folder}/{mounts[found[0]]}", text)
         return re.sub(r'http = ".*"', 'http = "127.0.0.1:0"', text).replace('interface = "eth1"', 'interface = "lo"')
 
@@ -250,12 +268,12 @@ def add(nodes: list[Node], folder: Path, name: str, values: dict[str, Any]) -> N
     return nodes[-1]
 
 
-def run(socket: Path, *arguments: str) -> dict[str, Any]:
+def run(socket: Path, *arguments: str) -> Any:
     """Runs a command at an agent."""
     command = [program(), "--json", *arguments, "--socket", str(socket)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert result.returncode == 0, result.stderr + result.stdout
-    return dict(json.loads(result.stdout))
+    return json.loads(result.stdout)
 
 
 def is_ready(agent: Daemon) -> bool:
@@ -270,16 +288,19 @@ def test_its_containers_deliver(nodes: list[Node], short_folder: Path) -> None:
     control = add(nodes, short_folder, "control", {})
     manager = control.start("Deployment", "manager", {}, "--listen", "127.0.0.1:0")
     names = ["node-1.example.internal", "node-2.example.internal"]
+    # A node that tells its zone, and one that has none.
+    zones = {names[0]: "zone-a", names[1]: ""}
     for name in names:
         node = add(nodes, short_folder, name.split(".")[0], {})
         address = ["--manager", manager.ready["listening"], "--interface", "lo", "--port", str(free_port())]
-        agent = node.start("DaemonSet", "agent", {"NODE_NAME": name}, *address)
+        agent = node.start("DaemonSet", "agent", {"NODE_NAME": name, "NODE_ZONE": zones[name]}, *address)
         assert agent.ready["name"] == name
         until("the agent is ready", lambda agent=agent: is_ready(agent))  # type: ignore[misc]
     file = short_folder / "model.bin"
     file.write_bytes(os.urandom(300_000))
     sockets = [node.folder / "run/agent.sock" for node in nodes[1:]]
     assert run(sockets[0], "send", str(file), "--to", names[1])["receivers"][0]["verified"] is True
+    assert {node["name"]: node["zone"] or "" for node in run(sockets[0], "nodes")} == zones
     example = yaml.safe_load((PACKAGING / "kubernetes/example.yaml").read_text())
     fetch = example["spec"]["initContainers"][0]["args"]
     out = short_folder / "out.bin"
@@ -310,6 +331,12 @@ def test_several_managers_find_their_etcd(nodes: list[Node], short_folder: Path)
         # All settings that an operator can have are known to the agent as well.
         agent = node.start("DaemonSet", "agent", {"NODE_NAME": "node-1"}, "--manager", manager.ready["listening"], "--port", str(free_port()))
         until("the agent is ready", lambda: is_ready(agent))
+        # With its endpoints, of which the init container has told containerd.
+        with urllib.request.urlopen("http://127.0.0.1:7492/v2/", timeout=HANG_S) as answer:
+            assert answer.status == 200
+        assert "http://127.0.0.1:7492" in (node.folder / "hosts/docker.io/hosts.toml").read_text()
+        assert 'server = "http://10.0.0.5:5000"' in (node.folder / "hosts/10.0.0.5:5000/hosts.toml").read_text()
+        assert ":7491" in agent.ready["hub"], agent.ready
     finally:
         for daemon in node.daemons:
             daemon.end(signal.SIGKILL)

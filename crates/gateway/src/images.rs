@@ -211,13 +211,20 @@ impl Images {
 
 /// A registry by its name, with `http://` before it where it has no TLS; gives its host, too.
 fn registry_of(named: &str) -> (String, Arc<Registry>) {
+    let (host, at) = registry_at(named);
+    (host, Arc::new(Registry::new(&at)))
+}
+
+/// Returns the host of a registry by its name, as `oci.registries` has it, and the URL that it answers at.
+#[must_use]
+pub fn registry_at(named: &str) -> (String, String) {
     let (scheme, host) = match named.strip_prefix("http://") {
         Some(host) => ("http", host),
         None => ("https", named),
     };
     // Docker Hub's own name has no registry behind it.
     let at = if host == "docker.io" { "registry-1.docker.io" } else { host };
-    (host.to_string(), Arc::new(Registry::new(&format!("{scheme}://{at}"))))
+    (host.to_string(), format!("{scheme}://{at}"))
 }
 
 /// A registry.

@@ -22,6 +22,7 @@ mod xet;
 
 pub use counts::Counts;
 pub use images::pull::{Image, ImagePuller, PulledBlob};
+pub use images::registry_at;
 
 use axum::Router;
 use hub::Hub;

@@ -6,7 +6,7 @@ mod common;
 use common::cluster::{Cluster, Daemon};
 use common::hub::{Heard, ask};
 use common::registry::{MANIFEST, Registry};
-use common::{Place, noise};
+use common::{Place, noise, polycast};
 
 const QUICK: &str = "silence-ms = 4000\n[objects]\nwindow-ms = 500\nsettle-ms = 300\n";
 const LEN: usize = 3_000_001;
@@ -183,4 +183,53 @@ fn files_of_a_registry_are_fetched_once_and_are_those_of_their_digests() {
     let from = cluster
         .at("a", &["fetch", &key, "--from", &format!("{address}:3"), "--out", &cluster.place.path("x")]);
     assert!(from.status != 0 && from.stderr.contains("a key is that of one file"), "{}", from.stderr);
+}
+
+#[test]
+fn containerd_is_told_of_the_mirror_and_what_others_wrote_stays() {
+    let place = Place::new();
+    let settings = |registries: &str| {
+        let text = format!(
+            "manager = '10.0.0.1:7400'\n[oci]\nlisten = '127.0.0.1:7482'\nregistries = {registries}\n"
+        );
+        place.file("agent.toml", text.as_bytes())
+    };
+    let folder = place.path("certs.d");
+    let at = |registry: &str| format!("{folder}/{registry}/hosts.toml");
+    let hosts =
+        |words: &[&str]| polycast(&[&["image", "hosts", "--into", &folder, "--json"], words].concat());
+    let read = |registry: &str| std::fs::read_to_string(at(registry));
+    let config = settings("['docker.io', 'ghcr.io', 'http://10.0.0.5:5000']");
+    // One that an operator has written: another mirror stays, behind ours.
+    let others =
+        "server = \"https://ghcr.io\"\n\n[host.\"https://near.example\"]\n  capabilities = [\"pull\"]\n";
+    std::fs::create_dir_all(format!("{folder}/ghcr.io")).unwrap();
+    std::fs::write(at("ghcr.io"), others).unwrap();
+    let told = hosts(&["--config", &config]);
+    assert_eq!((told.status, told.json()["changed"].as_array().unwrap().len()), (0, 3), "{}", told.stderr);
+    let docker: toml::Table = read("docker.io").unwrap().parse().unwrap();
+    assert_eq!(docker["server"].as_str(), Some("https://registry-1.docker.io"));
+    assert_eq!(docker["host"]["http://127.0.0.1:7482"]["dial_timeout"].as_str(), Some("1s"));
+    assert!(read("10.0.0.5:5000").unwrap().contains("server = \"http://10.0.0.5:5000\""));
+    let both = read("ghcr.io").unwrap();
+    assert!(both.find("127.0.0.1:7482").unwrap() < both.find("near.example").unwrap(), "{both}");
+    assert_eq!(hosts(&["--config", &config]).json()["changed"], serde_json::json!([]), "twice is once");
+    // A registry that is no longer one of the mirror's.
+    let config = settings("['ghcr.io']");
+    assert_eq!(hosts(&["--config", &config]).json()["changed"].as_array().unwrap().len(), 2);
+    assert!(read("docker.io").is_err() && read("ghcr.io").unwrap() == both);
+    // What would make a file that containerd does not read is not written.
+    std::fs::write(at("ghcr.io"), "[host.\"http://127.0.0.1:7482\"]\n").unwrap();
+    let refused = hosts(&["--config", &config]);
+    assert!(
+        refused.status == 1 && refused.stdout.contains("it is no TOML: duplicate key"),
+        "{}",
+        refused.stdout
+    );
+    std::fs::write(at("ghcr.io"), &both).unwrap();
+    assert_eq!(hosts(&["--undo"]).status, 0);
+    assert_eq!(read("ghcr.io").unwrap(), others);
+    let none = place.file("none.toml", b"manager = '10.0.0.1:7400'\n");
+    let refused = hosts(&["--config", &none]);
+    assert!(refused.status == 1 && refused.stdout.contains("has no section [oci]"), "{}", refused.stdout);
 }

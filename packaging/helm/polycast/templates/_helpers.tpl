@@ -94,4 +94,20 @@ interface = {{ . | quote }}
 {{- with .Values.agent.settings }}
 {{ . | trim }}
 {{- end }}
+{{- if .Values.hub.enabled }}
+{{- if not .Values.hub.allow }}
+{{- fail "hub.enabled needs hub.allow: the networks of the pods that may ask, such as 10.244.0.0/16" }}
+{{- end }}
+
+[hub]
+listen = "0.0.0.0:{{ .Values.hub.port }}"
+upstream = {{ .Values.hub.upstream | quote }}
+allow = {{ .Values.hub.allow | toJson }}
+{{- end }}
+{{- if .Values.oci.enabled }}
+
+[oci]
+listen = "127.0.0.1:{{ .Values.oci.port }}"
+registries = {{ .Values.oci.registries | toJson }}
+{{- end }}
 {{- end -}}

@@ -1,5 +1,7 @@
 //! `polycast image`: images of container registries.
 
+mod hosts;
+
 use super::hf::send_on;
 use super::runtime;
 use crate::args::cluster::{Destinations, LocalArgs, destinations};
@@ -26,6 +28,8 @@ pub(crate) struct ImageArgs {
 enum ImageCommand {
     /// Get an image's manifests and layers into the local agent's store, and those of others
     Pull(PullArgs),
+    /// Tell containerd on this machine of the agent's mirror, in the hosts.toml of each registry
+    Hosts(hosts::HostsArgs),
 }
 
 /// `polycast image pull`
@@ -55,10 +59,14 @@ fn own_platform() -> String {
 }
 
 /// Runs `polycast image`.
-pub(super) fn run(
-    ImageArgs { command: ImageCommand::Pull(args) }: &ImageArgs,
-    format: Format,
-) -> Result<Exit, Failure> {
+pub(super) fn run(args: &ImageArgs, format: Format) -> Result<Exit, Failure> {
+    match &args.command {
+        ImageCommand::Pull(args) => pull(args, format),
+        ImageCommand::Hosts(args) => hosts::run(args, format),
+    }
+}
+
+fn pull(args: &PullArgs, format: Format) -> Result<Exit, Failure> {
     let name = &args.image;
     let refused = |why: String| Failure::input(format!("cannot pull {name}: {}", Printable(&why)));
     let image = Image::parse(name).ok_or_else(|| {
