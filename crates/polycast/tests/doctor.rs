@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::polycast;
+use common::cluster::{Cluster, Daemon, socket};
+use common::{command, polycast};
 use polycast_testing::{Need, needs, until};
 use serde_json::Value;
 use std::process::Command;
@@ -43,13 +44,22 @@ impl Hosts {
 
     /// Runs the first host's doctor. Gives the exit status, and what it prints.
     fn ask(&self, args: &[&str]) -> (i32, Value) {
+        self.ask_after("", args)
+    }
+
+    /// The same, after lines of a shell that change what this doctor sees, and nothing else: mounts are its
+    /// own.
+    fn ask_after(&self, lines: &str, args: &[&str]) -> (i32, Value) {
         let host = format!("{}a", self.tag);
+        let script = format!("{lines}\nexec \"$0\" doctor --json \"$@\"");
         let ran = Command::new("ip")
-            .args(["netns", "exec", &host, PROGRAM, "doctor", "--json"])
+            .args(["netns", "exec", &host, "sh", "-ec", &script, PROGRAM])
             .args(args)
             .output()
             .unwrap();
-        (ran.status.code().unwrap(), serde_json::from_slice(&ran.stdout).unwrap())
+        let document = serde_json::from_slice(&ran.stdout);
+        let document = document.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&ran.stderr)));
+        (ran.status.code().unwrap(), document)
     }
 
     /// Waits for verdicts, each on one thing and with these words, and for a way with these: an answer that
@@ -109,6 +119,104 @@ fn what_is_wrong_between_hosts_is_named() {
     hosts.finds(&other, &[("igmp", "ok", "IGMPv2, as a querier there does")], way, "one was heard");
     shell(&format!("ip -n {tag}a link set eth0 down"));
     hosts.finds(&[], &[("interface", "failed", "")], "", "only the loopback is left");
+}
+
+/// The check of this name: its verdict, and what it says of the state and of the mend.
+fn check<'a>(document: &'a Value, name: &str) -> [&'a str; 3] {
+    let checks = document["checks"].as_array().unwrap();
+    let check = checks.iter().find(|check| check["name"] == name);
+    let check = check.unwrap_or_else(|| panic!("no {name} in {document}"));
+    ["verdict", "found", "mend"].map(|part| check[part].as_str().unwrap_or_default())
+}
+
+/// Checks that a document names a fault and its mend.
+fn names(document: &Value, (name, verdict, words, mend): (&str, &str, &str, &str)) {
+    let [said, found, how] = check(document, name);
+    assert!(said == verdict && found.contains(words) && how.contains(mend), "{name}: {said}: {found}; {how}");
+}
+
+#[test]
+fn what_is_wrong_with_a_host_is_named() {
+    if !needs(&[Need::Root, Need::Namespaces, Need::Tool("ip"), Need::Tool("python3")]) {
+        return;
+    }
+    let hosts = Hosts::new("y");
+    // Small buffers, the shared memory of a container, few files, and a port that another program has.
+    let poor = "mount -t tmpfs sys /proc/sys/net/core; echo 212992 > /proc/sys/net/core/rmem_max
+        mount -t tmpfs -o size=64m shm /dev/shm; ulimit -n 100
+        python3 -c 'import socket, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind((\"\", 18067)); print(flush=True); time.sleep(60)' > /dev/shm/bound & trap 'kill $!' EXIT
+        while [ ! -s /dev/shm/bound ]; do sleep 0.05; done
+        \"$0\" doctor --json \"$@\"; exit $?";
+    let (status, poor) = hosts.ask_after(poor, &[]);
+    assert_eq!(status, 1);
+    for fault in [
+        ("buffers", "warning", "rmem_max is 212992", "sysctl -w net.core.rmem_max="),
+        ("store", "warning", "64.00 MiB", "--shm-size=8g"),
+        ("files", "warning", "100 of them", "ulimit -Hn"),
+        ("ports", "failed", "18067", "end that program"),
+    ] {
+        names(&poor, fault);
+    }
+    // A store that is nearly full, and an interface that does no multicast.
+    shell(&format!("ip -n {}a link set eth0 multicast off", hosts.tag));
+    let full = "mount -t tmpfs -o size=300m shm /dev/shm; fallocate -l 280m /dev/shm/all";
+    let (_, full) = hosts.ask_after(full, &[]);
+    names(&full, ("store", "warning", "20.00 MiB free of 300.00 MiB", "polycast rm ID"));
+    names(&full, ("interface", "warning", "it does no multicast", "multicast on"));
+    // A cable that leads nowhere.
+    shell(&format!("ip -n {}b link set eth0 down", hosts.tag));
+    until("the kernel tells that the other end is off", || {
+        let (status, dark) = hosts.ask(&[]);
+        let [_, found, mend] = check(&dark, "interface");
+        status == 1 && found.contains("no signal") && mend.starts_with("look at the cable")
+    });
+}
+
+/// A clock that is two hours ahead, for a program that is started with it.
+const AHEAD: &str = "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <time.h>\n\
+    int clock_gettime(clockid_t clock, struct timespec *at) {\n\
+    int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, \"clock_gettime\");\n\
+    int result = real(clock, at);\n\
+    if (!result && clock == CLOCK_REALTIME) at->tv_sec += 7200;\n\
+    return result; }\n";
+
+#[test]
+fn what_is_wrong_between_a_machine_and_its_manager_is_named() {
+    if !needs(&[Need::Tool("cc")]) {
+        return;
+    }
+    let mut cluster = Cluster::start(&["a"]);
+    let place = &cluster.place;
+    let (source, library) = (place.file("ahead.c", AHEAD.as_bytes()), place.path("ahead.so"));
+    shell(&format!("cc -shared -fPIC -o {library} {source} -ldl"));
+    // The program of another version: in everything that it says of itself it is one.
+    let own = env!("CARGO_PKG_VERSION");
+    let other = format!("{}9", &own[..own.len() - 1]);
+    let mut program = std::fs::read(PROGRAM).unwrap();
+    for at in 0..program.len() - own.len() {
+        if program[at..].starts_with(own.as_bytes()) {
+            program[at..at + own.len()].copy_from_slice(other.as_bytes());
+        }
+    }
+    let program = place.file("newer", &program);
+    shell(&format!("chmod +x {program}"));
+    let manager = cluster.managers[0].address().to_string();
+    let (store, socket) = (place.path("store-b"), socket(place, "b"));
+    let words = ["agent", "--manager", &manager, "--name", "b", "--interface", "lo", "--port", "0"];
+    let usual = command(&[&words[..], &["--store", &store, "--socket", &socket]].concat());
+    let mut newer = Command::new(&program);
+    newer.args(usual.get_args()).env("LD_PRELOAD", &library);
+    newer.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::piped());
+    cluster.agents.push(Daemon::begin(newer));
+    let doctor = ["doctor", "--interface", "lo"];
+    let both = |document: &Value| document["peers"].as_array().is_some_and(|peers| peers.len() == 2);
+    cluster.await_status("a", both);
+    let at_a = cluster.at("a", &doctor).json();
+    names(&at_a, ("clock", "ok", "the same time", ""));
+    names(&at_a, ("versions", "warning", &format!("and b has {other}"), "install the same version"));
+    let at_b = cluster.at("b", &doctor).json();
+    names(&at_b, ("clock", "warning", "s ahead of the manager's", "timedatectl set-ntp true"));
 }
 
 #[test]

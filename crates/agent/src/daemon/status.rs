@@ -38,6 +38,7 @@ pub(super) fn status(shared: &Shared, sends: &Sends, user: User) -> StatusRespon
         store_max_bytes: shared.limits.most(),
         store_used_bytes: shared.catalog.stored_bytes(None),
         rests: rests.into_iter().map(convert::rest).collect(),
+        clock_ahead_s: shared.link.clock_ahead_s(),
         descriptors_max: rustix::process::getrlimit(rustix::process::Resource::Nofile).current,
         ..StatusResponse::default()
     }

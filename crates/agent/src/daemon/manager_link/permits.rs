@@ -11,7 +11,7 @@ use polycast_net::permit::{Group, PERMIT_LIFE_MAX_S, PUBLIC_LEN, SignedPermit};
 use polycast_protocol::leases::GROUPS_FROM;
 use polycast_wire::permit::Permit;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// So many keys of one answer are taken: managers that agree in etcd have one.
 const KEYS_MAX: usize = 4;
@@ -41,6 +41,11 @@ impl Permits {
     /// No manager is believed any more that has let us in.
     pub(super) fn forget(&mut self) {
         (self.keys, self.clock) = (Vec::new(), None);
+    }
+
+    /// The time of day at the manager, in seconds since 1970.
+    fn now_unix_s(&self) -> Option<u64> {
+        self.clock.map(|(said_s, at)| said_s.saturating_add(at.elapsed().as_secs()))
     }
 }
 
@@ -154,9 +159,15 @@ impl ManagerLink {
     /// agent, and the time there. None before the first.
     pub(in crate::daemon) fn authority(&self) -> Option<Authority> {
         let table = self.table();
-        let (said_s, at) = table.permits.clock?;
-        let now_unix_s = said_s.saturating_add(at.elapsed().as_secs());
+        let now_unix_s = table.permits.now_unix_s()?;
         (!table.permits.keys.is_empty()).then(|| Authority { keys: table.permits.keys.clone(), now_unix_s })
+    }
+
+    /// Returns the seconds by which this machine's clock is ahead of the manager's. None before the first one.
+    pub(in crate::daemon) fn clock_ahead_s(&self) -> Option<i64> {
+        let there_s = i64::try_from(self.table().permits.now_unix_s()?).ok()?;
+        let here = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
+        Some(i64::try_from(here.as_secs()).ok()? - there_s)
     }
 
     /// Waits until the manager has permitted a path, where it has to.
