@@ -217,7 +217,8 @@ def test_every_panel_has_data_and_alerts_fire(watched: tuple[Cluster, Prometheus
 def test_nothing_asks_for_a_metric_that_no_daemon_has(short_folder: Path) -> None:
     """A misspelt name in a rule or a panel would be silent for all time."""
     # Nothing has to listen there: that is what its metric says.
-    cluster = Cluster(short_folder, ["a"], '[scheduler]\naddress = "http://127.0.0.1:9"\n')
+    endpoints = '[oci]\nlisten = "127.0.0.1:0"\n'
+    cluster = Cluster(short_folder, ["a"], '[scheduler]\naddress = "http://127.0.0.1:9"\n', endpoints)
     try:
         pages = cluster.manager.page("/metrics") + cluster.agents["a"].page("/metrics")
     finally:

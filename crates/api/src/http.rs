@@ -28,7 +28,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -89,6 +89,22 @@ impl Metric {
     ) -> Self {
         let values = values.into_iter().map(|(text, value)| (vec![(label, text)], value)).collect();
         Metric { name, help, kind, values }
+    }
+
+    /// The time that a daemon's own certificate is still valid, where it shows one, by its last second since
+    /// 1970.
+    #[must_use]
+    pub fn certificate(ends_unix_s: Option<u64>) -> Self {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Metric {
+            name: "polycast_certificate_seconds",
+            help: "Time until the daemon's own certificate ends; negative where it has ended.",
+            kind: Kind::Gauge,
+            values: ends_unix_s
+                .map(|ends| (Vec::new(), ends as f64 - now.as_secs_f64()))
+                .into_iter()
+                .collect(),
+        }
     }
 
     /// A histogram: the bounds, how many observations lie between each and the one before it, the last entry

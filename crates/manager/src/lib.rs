@@ -216,7 +216,9 @@ impl Manager {
         let advertised = self.config.etcd.advertise.clone().unwrap_or_else(|| self.address.to_string());
         if let Some((listener, access)) = self.http {
             let (role, address) = (roles.clone(), advertised.clone());
-            let page = Arc::new(page::Page { role, started: Instant::now(), address });
+            let (security, has_etcd) = (self.security.clone(), store.is_some());
+            let page = page::Page { role, started: Instant::now(), address, security, has_etcd };
+            let page = Arc::new(page);
             tokio::spawn(polycast_api::http::serve(listener, page, access, std::future::pending()));
         }
         let (stop_server, server_stopped) = oneshot::channel::<()>();

@@ -1,10 +1,11 @@
 //! Page of the manager for monitoring, which the setting `http` switches on.
 
-use crate::core::Snapshot;
+use crate::core::{NetworkSnapshot, Snapshot};
 use crate::leader::Role;
 use crate::service::status_response;
 use polycast_api::documents::{Node, nodes, status_of_manager};
 use polycast_api::http::{Kind, Metric, Watched};
+use polycast_net::tls::Security;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -23,6 +24,10 @@ pub(crate) struct Page {
     pub started: Instant,
     /// Address where agents reach this manager.
     pub address: String,
+    /// Security that it shows itself with.
+    pub security: Option<Security>,
+    /// Managers agree in an etcd.
+    pub has_etcd: bool,
 }
 
 impl Watched for Page {
@@ -52,6 +57,13 @@ impl Watched for Page {
                 f64::from(u8::from(snapshot.is_some())),
             ),
         ];
+        let answers = !matches!(&*self.role.borrow(), Role::Leaderless(_));
+        metrics.push(Metric {
+            values: self.has_etcd.then(|| (Vec::new(), f64::from(u8::from(answers)))).into_iter().collect(),
+            ..gauge("polycast_etcd_answers", "Whether etcd answers this manager and takes changes.", 0.0)
+        });
+        let security = self.security.as_ref();
+        metrics.push(Metric::certificate(security.and_then(Security::certificate_ends_unix_s)));
         metrics.extend(snapshot.iter().flat_map(counts));
         metrics
     }
@@ -110,6 +122,7 @@ fn counts(snapshot: &Snapshot) -> Vec<Metric> {
         Metric::by("polycast_leases", Kind::Gauge, "Paths that are lent.", "fabric", leases),
         gauge("polycast_requests_waiting", "Requests that wait for a path.", snapshot.pending.len() as f64),
         gauge("polycast_streams", "Streams of messages.", snapshot.streams.len() as f64),
+        devices(&snapshot.network),
     ];
     if let Some(external) = &snapshot.external {
         let asked = &external.asked;
@@ -133,6 +146,13 @@ fn counts(snapshot: &Snapshot) -> Vec<Metric> {
         ));
     }
     counts
+}
+
+/// The devices that were asked for something at least once.
+fn devices(network: &NetworkSnapshot) -> Metric {
+    let tried = network.devices.iter().filter(|(_, state, _)| *state != "unknown");
+    let values = tried.map(|(name, state, _)| (name.clone(), f64::from(u8::from(*state == "reached"))));
+    Metric::by("polycast_device_up", Kind::Gauge, "Whether a device is reached.", "device", values)
 }
 
 fn gauge(name: &'static str, help: &'static str, value: f64) -> Metric {

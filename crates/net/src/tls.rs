@@ -19,6 +19,7 @@ mod stream;
 #[cfg(feature = "cluster")]
 mod talk;
 mod token;
+mod validity;
 mod watch;
 
 pub use blocking::Blocking;
@@ -170,6 +171,18 @@ impl Security {
         match &*self.0 {
             Source::Shared(ends) => ends.members.as_ref().map(|members| members.derive(purpose, &[])),
             Source::Files(..) => None,
+        }
+    }
+
+    /// Returns the last second, since 1970, at which the own certificate is valid, as the file has it now;
+    /// `None` where there is none.
+    #[must_use]
+    pub fn certificate_ends_unix_s(&self) -> Option<u64> {
+        match &*self.0 {
+            Source::Shared(_) => None,
+            Source::Files(files, ..) => {
+                validity::ends_unix_s(files::certificates(&files.cert, "a certificate").ok()?.first()?)
+            }
         }
     }
 

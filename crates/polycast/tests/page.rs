@@ -64,6 +64,21 @@ fn daemons_show_what_they_do() {
     assert!(get(&cluster.agents[0], "/healthz").starts_with("HTTP/1.1 200"));
 }
 
+/// A certificate that ends, and an etcd that is away, are seen before anybody is turned away.
+#[test]
+fn what_managers_need_is_on_their_pages() {
+    let place = Place::new();
+    let config = place.file("manager.toml", b"http = '127.0.0.1:0'\n");
+    let sealed = Daemon::manager("127.0.0.1:0", &["--config", &config, "--ca", &place.path("ca")]);
+    let left_s = value(&sealed, "polycast_certificate_seconds");
+    assert!((3_600.0..4_000.0 * 86_400.0).contains(&left_s), "{left_s}");
+    assert!(!get(&sealed, "/metrics").contains("\npolycast_etcd_answers "));
+    // Nobody listens there.
+    let alone = Daemon::manager("127.0.0.1:0", &["--config", &config, "--etcd", "127.0.0.1:9"]);
+    until("etcd is seen to be away", || value(&alone, "polycast_etcd_answers") < 0.5);
+    assert!(!get(&alone, "/metrics").contains("\npolycast_certificate_seconds "));
+}
+
 /// Other users of the machine are not told, on the page as over the socket, what the agent's user sends by a
 /// path: they see that something is sent, and its receivers. A viewer with the token, which that user gives
 /// away, sees all.

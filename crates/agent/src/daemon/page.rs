@@ -157,6 +157,8 @@ impl Watched for Page {
             "direction",
             [("sending".to_string(), self.sends.list().len() as f64), ("receiving".into(), self.receiving())],
         ));
+        let security = shared.sealing.security();
+        metrics.push(Metric::certificate(security.and_then(|own| own.certificate_ends_unix_s())));
         metrics.extend(counted(&shared.counters));
         metrics.extend(ended(&shared.counters));
         metrics.extend(self.more.iter().flat_map(|more| more()));

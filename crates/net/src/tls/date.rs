@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Days of 400 years, and those from the first of March of the year 0 to 1970.
 const DAYS_OF_AGE: u64 = 146_097;
-const DAYS_BEFORE_1970: u64 = 719_468;
+pub(super) const DAYS_BEFORE_1970: u64 = 719_468;
 
 /// A moment in universal time, in seconds since 1970; it is written to the minute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

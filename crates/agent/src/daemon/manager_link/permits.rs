@@ -163,7 +163,7 @@ impl ManagerLink {
         (!table.permits.keys.is_empty()).then(|| Authority { keys: table.permits.keys.clone(), now_unix_s })
     }
 
-    /// Returns the seconds by which this machine's clock is ahead of the manager's. None before the first one.
+    /// Returns the seconds by which this machine's clock is ahead of the manager's; none before the first.
     pub(in crate::daemon) fn clock_ahead_s(&self) -> Option<i64> {
         let there_s = i64::try_from(self.table().permits.now_unix_s()?).ok()?;
         let here = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
