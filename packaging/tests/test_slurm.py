@@ -52,6 +52,21 @@ def test_it_leaves_what_sbcast_leaves(slurm: Slurm) -> None:
     assert theirs == ours
 
 
+def test_slurms_parameters_are_those_of_sbcast(short_folder: Path) -> None:
+    """A relative path is one in `DestDir`, and libraries come along."""
+    folder = short_folder / "local/set"
+    slurm = Slurm(short_folder, 2, more=f"BcastParameters=DestDir={folder},Compression=lz4,send_libs")
+    try:
+        for command, name in (("sbcast", "theirs"), (f"{program()} bcast", "ours")):
+            slurm.job(f"set -e; srun mkdir -p {folder}; cd {short_folder}; {command} --exclude NONE /bin/ls {name}; {command} --send-libs=no /bin/ls {name}-alone")
+            slurm.job(f"srun sh -c 'find {folder} -type f | xargs touch -d @0'")
+        for listing in _listings(slurm, "set"):
+            theirs, ours = ({line.replace(name, "") for line in listing.splitlines() if line.startswith(name)} for name in ("theirs", "ours"))
+            assert theirs == ours and any(line.startswith("_libs/libc.so.6") for line in ours), listing
+    finally:
+        slurm.end()
+
+
 def test_what_is_there_and_what_cannot_be_kept_is_said(slurm: Slurm) -> None:
     """An existing file without --force, and a node that lacks the folder."""
     polycast, local = f"{program()} bcast", slurm.local

@@ -52,7 +52,11 @@ pub(super) fn run(args: &BcastArgs, format: Format) -> Result<Exit, Failure> {
     let source = object_of(&args.source, false, None)?;
     let (mode, times) = step::look(&args.source, args.preserve)
         .map_err(|error| Failure::path("read", &args.source, &error))?;
-    let dest = absolute(&args.dest)?;
+    let set = jobs::Parameters::read();
+    let dest = match set.folder.filter(|_| args.dest.is_relative()) {
+        Some(folder) => folder.join(&args.dest),
+        None => absolute(&args.dest)?,
+    };
     let target = Target {
         path: dest.clone(),
         name: Some(source.name.clone()),
@@ -61,7 +65,7 @@ pub(super) fn run(args: &BcastArgs, format: Format) -> Result<Exit, Failure> {
         times,
     };
     let mut delivered = deliver(args, (&job, &program), source, &target)?;
-    if args.send_libs == Some(Consent::Yes)
+    if args.send_libs.map_or(set.send_libs, |consent| consent == Consent::Yes)
         && delivered.0.report.receivers.iter().all(|receiver| receiver.verified)
     {
         let lacking = bring_libraries(args, (&job, &program), dest)?;

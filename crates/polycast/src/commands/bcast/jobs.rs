@@ -7,6 +7,7 @@ use crate::exit::{Failure, plain};
 use crate::hostlist;
 use polycast_net::interface::Interface;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// Folders whose libraries are on every node, where slurm.conf names no others.
@@ -101,18 +102,49 @@ fn address_of(said: &str) -> Option<String> {
     field("BcastAddr").or_else(|| field("NodeAddr")).map(str::to_string)
 }
 
+/// A setting of slurm.conf: `(null)` where there is none, `None` where Slurm does not say.
+fn set(name: &str) -> Option<String> {
+    let config = ask("scontrol", &["show", "config"]).ok()?;
+    config.lines().find_map(|line| {
+        let (set, value) = line.split_once('=')?;
+        (set.trim() == name).then(|| value.trim().to_string())
+    })
+}
+
+/// `BcastParameters` of slurm.conf, as far as they say something here: how bytes are compressed does not.
+#[derive(Default, PartialEq, Eq, Debug)]
+pub(super) struct Parameters {
+    /// Folder of a DEST that is not absolute.
+    pub(super) folder: Option<PathBuf>,
+    /// Libraries come along without being asked for.
+    pub(super) send_libs: bool,
+}
+
+impl Parameters {
+    pub(super) fn read() -> Self {
+        set("BcastParameters").map_or_else(Parameters::default, |text| Parameters::of(&text))
+    }
+
+    fn of(text: &str) -> Self {
+        let mut parameters = Parameters::default();
+        for word in text.split(',').map(str::trim) {
+            let (name, value) = word.split_once('=').unwrap_or((word, ""));
+            // As Slurm reads them.
+            match name.to_ascii_lowercase().as_str() {
+                "destdir" if !value.is_empty() => parameters.folder = Some(value.into()),
+                "send_libs" => parameters.send_libs = true,
+                _ => {}
+            }
+        }
+        parameters
+    }
+}
+
 /// Folders whose libraries are not brought.
 pub(super) fn excluded(given: Option<&[String]>) -> Vec<String> {
     let folders = match given {
         Some(given) => given.to_vec(),
-        None => {
-            let config = ask("scontrol", &["show", "config"]).unwrap_or_default();
-            let set = config.lines().find_map(|line| {
-                let (name, value) = line.split_once('=')?;
-                (name.trim() == "BcastExclude").then(|| value.trim().to_string())
-            });
-            set.as_deref().unwrap_or(EVERYWHERE).split(',').map(str::to_string).collect()
-        }
+        None => set("BcastExclude").as_deref().unwrap_or(EVERYWHERE).split(',').map(str::to_string).collect(),
     };
     folders.into_iter().filter(|folder| !folder.eq_ignore_ascii_case("none") && folder != "(null)").collect()
 }
@@ -128,6 +160,15 @@ mod tests {
         assert_eq!(address_of(node).unwrap(), "10.1.0.1");
         assert_eq!(address_of("NodeName=n1 NodeAddr=n1 NodeHostName=n1").unwrap(), "n1");
         assert_eq!(address_of("Node n7 not found"), None);
+    }
+
+    #[test]
+    fn parameters_are_those_of_the_settings() {
+        let of = Parameters::of("Compression=lz4, DestDir=/local/tmp,send_libs");
+        assert_eq!(of, Parameters { folder: Some("/local/tmp".into()), send_libs: true });
+        for text in ["destdir=,Compression=none", "(null)"] {
+            assert_eq!(Parameters::of(text), Parameters::default());
+        }
     }
 
     #[test]
