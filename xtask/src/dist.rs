@@ -1,6 +1,7 @@
 //! `cargo xtask dist`: what is given away. A stripped program with its manual pages, completions and systemd
 //! units, as an archive and, where the tools for it are, as a Debian package and an RPM.
 
+mod image;
 mod packages;
 
 use std::fs;
@@ -9,16 +10,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 const USAGE: &str = "\
-Usage: cargo xtask dist [--static | --program FILE] [DIR]
+Usage: cargo xtask dist [--static | --program FILE | --image FILE] [DIR]
 
 Builds polycast with the profile `dist` and writes polycast-VERSION-ARCH.tar.gz, polycast-VERSION-protos.tar.gz, a .deb where
 dpkg-deb is and an .rpm where rpmbuild is, into DIR [default: dist].
 
-  --static  write polycast-VERSION-ARCH-static.tar.gz only: a program that needs no library of the system and so runs on
+  --static  write polycast-VERSION-ARCH-static.tar.gz and, as a container image, polycast-VERSION-ARCH-image.tar only: a program that needs no library of the system and so runs on
             every Linux of this processor, without plan, simulate, reproduce and lab. It takes musl's compiler
             (apt install musl-tools) and its target (rustup target add x86_64-unknown-linux-musl).
   --program FILE
-            pack this program, and build none";
+            pack this program, and build none
+  --image FILE
+            make the image only, of this program, which needs no library";
 
 /// Beginning of the sentence that says what a static program lacks here.
 pub(crate) const LACKS: &str = "--static lacks";
@@ -66,6 +69,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let (fixed, program, arguments) = match arguments {
         [first, rest @ ..] if first == "--static" => (true, None, rest),
         [first, program, rest @ ..] if first == "--program" => (false, Some(Path::new(program)), rest),
+        [first, program, rest @ ..] if first == "--image" => (true, Some(Path::new(program)), rest),
         all => (false, None, all),
     };
     let out = match arguments {
@@ -80,7 +84,11 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match make(&out, fixed, program) {
+    let made = match (fixed, program) {
+        (true, Some(program)) => picture(&out, program).map(|image| vec![image]),
+        _ => make(&out, fixed, program),
+    };
+    match made {
         Ok(made) => {
             made.iter().for_each(|path| println!("{}", path.display()));
             ExitCode::SUCCESS
@@ -95,8 +103,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
 /// Packs the program, which it builds where none is given.
 pub(crate) fn make(out: &Path, fixed: bool, program: Option<&Path>) -> Result<Vec<PathBuf>, String> {
     let program = program.map_or_else(|| build(fixed), |program| Ok(program.to_path_buf()))?;
-    let version = words(Command::new(&program).arg("--version"))?;
-    let version = version.split_whitespace().nth(1).ok_or("the program has no version")?.to_string();
+    let version = version_of(&program)?;
     let kind = if fixed { "-static" } else { "" };
     let name = format!("polycast-{version}-{}{kind}", std::env::consts::ARCH);
     let stage = tempfile::tempdir().map_err(|error| format!("cannot make a folder: {error}"))?;
@@ -105,12 +112,25 @@ pub(crate) fn make(out: &Path, fixed: bool, program: Option<&Path>) -> Result<Ve
     pages(&root, &program)?;
     fs::create_dir_all(out).map_err(|error| format!("cannot make {}: {error}", out.display()))?;
     let mut made = vec![pack(out, &name, stage.path(), &name)?];
-    if !fixed {
+    if fixed {
+        made.push(picture(out, &program)?);
+    } else {
         made.push(pack(out, &format!("polycast-{version}-protos"), Path::new(PROTOS.0), "polycast")?);
         made.extend(packages::rpm(&root, out, &version)?);
         made.extend(packages::deb(&root, out, &version, &program)?);
     }
     Ok(made)
+}
+
+/// The version that a program says it has.
+fn version_of(program: &Path) -> Result<String, String> {
+    let said = words(Command::new(program).arg("--version"))?;
+    Ok(said.split_whitespace().nth(1).ok_or("the program has no version")?.to_string())
+}
+
+/// Makes the container image of a program.
+fn picture(out: &Path, program: &Path) -> Result<PathBuf, String> {
+    image::make(out, &version_of(program)?, program, Path::new("LICENSE"))
 }
 
 /// Makes an archive of what is called `what` in a folder.
