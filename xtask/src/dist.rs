@@ -102,6 +102,8 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
 
 /// Packs the program, which it builds where none is given.
 pub(crate) fn make(out: &Path, fixed: bool, program: Option<&Path>) -> Result<Vec<PathBuf>, String> {
+    // All may read what a package installs, also where it is made by someone who keeps new files to himself.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let program = program.map_or_else(|| build(fixed), |program| Ok(program.to_path_buf()))?;
     let version = version_of(&program)?;
     let kind = if fixed { "-static" } else { "" };
@@ -136,9 +138,10 @@ fn picture(out: &Path, program: &Path) -> Result<PathBuf, String> {
 /// Makes an archive of what is called `what` in a folder.
 fn pack(out: &Path, name: &str, folder: &Path, what: &str) -> Result<PathBuf, String> {
     let archive = out.join(format!("{name}.tar.gz"));
+    // The same for the same files: the releases of both processors have the same protos.
     let mut tar = Command::new("tar");
-    tar.args(["--owner=0", "--group=0", "--numeric-owner", "-czf"]).arg(&archive);
-    must(tar.arg("-C").arg(folder).arg(what))?;
+    tar.args(["--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner", "--format=gnu"]);
+    must(tar.args(["--use-compress-program=gzip -n", "-cf"]).arg(&archive).arg("-C").arg(folder).arg(what))?;
     Ok(archive)
 }
 
