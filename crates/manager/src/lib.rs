@@ -59,7 +59,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use store::{Servers, Store, StoreError};
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
@@ -215,9 +215,7 @@ impl Manager {
         let (role, roles) = watch::channel(Role::Follower(None));
         let advertised = self.config.etcd.advertise.clone().unwrap_or_else(|| self.address.to_string());
         if let Some((listener, access)) = self.http {
-            let (role, address) = (roles.clone(), advertised.clone());
-            let (security, has_etcd) = (self.security.clone(), store.is_some());
-            let page = page::Page { role, started: Instant::now(), address, security, has_etcd };
+            let page = page::Page::new(&roles, &advertised, self.security.clone(), store.is_some());
             let page = Arc::new(page);
             tokio::spawn(polycast_api::http::serve(listener, page, access, std::future::pending()));
         }

@@ -20,14 +20,27 @@ const ENTRIES_MAX: usize = 256;
 
 /// The manager's page.
 pub(crate) struct Page {
-    pub role: watch::Receiver<Role>,
-    pub started: Instant,
+    role: watch::Receiver<Role>,
+    started: Instant,
     /// Address where agents reach this manager.
-    pub address: String,
+    address: String,
     /// Security that it shows itself with.
-    pub security: Option<Security>,
+    security: Option<Security>,
     /// Managers agree in an etcd.
-    pub has_etcd: bool,
+    has_etcd: bool,
+}
+
+impl Page {
+    /// The page of a manager that begins now.
+    pub(crate) fn new(
+        role: &watch::Receiver<Role>,
+        address: &str,
+        security: Option<Security>,
+        has_etcd: bool,
+    ) -> Self {
+        let (role, address) = (role.clone(), address.to_string());
+        Page { role, started: Instant::now(), address, security, has_etcd }
+    }
 }
 
 impl Watched for Page {

@@ -64,7 +64,7 @@ fn daemons_show_what_they_do() {
     assert!(get(&cluster.agents[0], "/healthz").starts_with("HTTP/1.1 200"));
 }
 
-/// A certificate that ends, and an etcd that is away, are seen before anybody is turned away.
+/// A certificate that ends, and an etcd that is away, are seen before an agent is turned away.
 #[test]
 fn what_managers_need_is_on_their_pages() {
     let place = Place::new();
@@ -73,7 +73,7 @@ fn what_managers_need_is_on_their_pages() {
     let left_s = value(&sealed, "polycast_certificate_seconds");
     assert!((3_600.0..4_000.0 * 86_400.0).contains(&left_s), "{left_s}");
     assert!(!get(&sealed, "/metrics").contains("\npolycast_etcd_answers "));
-    // Nobody listens there.
+    // No etcd listens there.
     let alone = Daemon::manager("127.0.0.1:0", &["--config", &config, "--etcd", "127.0.0.1:9"]);
     until("etcd is seen to be away", || value(&alone, "polycast_etcd_answers") < 0.5);
     assert!(!get(&alone, "/metrics").contains("\npolycast_certificate_seconds "));
