@@ -186,4 +186,14 @@ fn a_real_sshd_carries_it() {
     let to = format!("gpu1:{}", place.path("never"));
     let ran = polycast(&["push", &tree, &to, "--interface", "lo", "-e", &format!("ssh -F {options}")]);
     assert!(ran.status == 1 && ran.stderr.contains("Permission denied"), "{}", ran.stderr);
+    // A host that shows another key than the one that is known of it.
+    let port = wrong.lines().find_map(|line| line.trim().strip_prefix("Port ")).unwrap();
+    let other = fs::read_to_string(place.path("other_key.pub")).unwrap();
+    let known = place.file("known", format!("[127.0.0.1]:{port} {other}").as_bytes());
+    let strict = fs::read_to_string(place.path("ssh_config")).unwrap();
+    let strict = strict.replace("StrictHostKeyChecking no", "StrictHostKeyChecking yes");
+    let options = place.file("strict_config", strict.replace("/dev/null", &known).as_bytes());
+    let ran = polycast(&["push", &tree, &to, "--interface", "lo", "-e", &format!("ssh -F {options}")]);
+    assert!(ran.status == 1 && ran.stderr.contains("Host key verification failed"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("@@@"), "{}", ran.stderr);
 }
