@@ -99,7 +99,15 @@ pub(crate) fn mutants(arguments: &[String]) -> ExitCode {
     };
     println!("mutants of {chosen}");
     let mut command = Command::new(cargo());
-    command.args(["mutants", "--package", &format!("polycast-{chosen}"), "--no-shuffle"]);
+    let package = format!("polycast-{chosen}");
+    command.args(["mutants", "--package", &package, "--no-shuffle"]);
+    // Some crates have the most of their tests in a package beside.
+    let beside = format!("{package}-tests");
+    let tests = [package, beside];
+    let known = workspace::packages();
+    let is_known =
+        |name: &&String| known.iter().any(|(_, manifest)| manifest["package"]["name"].as_str() == Some(name));
+    command.args(tests.iter().filter(is_known).flat_map(|name| ["--test-package", name]));
     command.arg("--output").arg(workspace::target().join("mutants")).current_dir(workspace::root());
     ends(&mut command)
 }

@@ -82,7 +82,7 @@ pub(crate) fn load() -> Workspace {
 }
 
 /// Folders of packages of the workspace that are not below `crates/`.
-const OTHER_PACKAGES: [&str; 3] = ["examples/rust", "fuzz", "xtask"];
+const OTHER_PACKAGES: [&str; 4] = ["crates/protocol/tests", "examples/rust", "fuzz", "xtask"];
 
 /// Every package of the workspace: its folder below the root, and its manifest.
 pub(crate) fn packages() -> Vec<(String, Table)> {

@@ -162,6 +162,22 @@ impl Snooping {
         members.map(|row| row.last().unwrap().parse().unwrap()).collect()
     }
 
+    /// Forgets all hosts from half a second after the beginning of `meanwhile` on, again and again until it
+    /// ends: a host that has joined says so once more within ten seconds, whether asked or not.
+    fn forgets<T>(&self, meanwhile: impl FnOnce() -> T) -> T {
+        std::thread::scope(|threads| {
+            let (_until_here, ended) = mpsc::channel::<()>();
+            threads.spawn(move || {
+                let mut pause = Duration::from_millis(500);
+                while ended.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    self.ask(&["mdb/flush", "ovs0"]);
+                    pause = Duration::from_millis(50);
+                }
+            });
+            meanwhile()
+        })
+    }
+
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(words[0]);
         command
@@ -257,21 +273,8 @@ fn a_switch_that_snoops_needs_a_querier() {
     assert_eq!(fabrics(&deliver("known")), ["ip-multicast"; 2]);
     querier.kill().unwrap();
     querier.wait().unwrap();
-    let report = std::thread::scope(|threads| {
-        let (_until_here, ended) = mpsc::channel::<()>();
-        // It forgets from the delivery's first half second on: the delivery takes eight times as long. A host
-        // that has joined says so once more within ten seconds, whether asked or not: half of the delivery
-        // at least passes in silence.
-        let switch = &switch;
-        threads.spawn(move || {
-            let mut pause = Duration::from_millis(500);
-            while ended.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
-                switch.ask(&["mdb/flush", "ovs0"]);
-                pause = Duration::from_millis(50);
-            }
-        });
-        deliver("forgotten")
-    });
+    // The delivery takes eight times as long as the half second: half of it at least passes in silence.
+    let report = switch.forgets(|| deliver("forgotten"));
     assert_eq!(fabrics(&report), ["tcp-chain"; 2], "{report}");
     let said = doctor(&["--to", &address(1)]);
     assert!(said.contains("no multicast passes between these hosts (this one joined"), "{said}");
