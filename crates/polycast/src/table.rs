@@ -43,6 +43,7 @@ impl Table {
     }
 
     /// Shows so many rows at most, and says how many there are beyond.
+    #[cfg(feature = "research")]
     #[must_use]
     pub(crate) fn at_most(mut self, rows: usize) -> Self {
         self.rows_max = rows;
@@ -69,6 +70,7 @@ impl Table {
     }
 
     /// Returns true if no row was added.
+    #[cfg(feature = "research")]
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }

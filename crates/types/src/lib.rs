@@ -22,7 +22,7 @@ mod units;
 pub use address::without_secrets;
 pub use id::{AppId, DataId, Handle, ObjectId, ParseIdError};
 pub use label::LabelKind;
-pub use location::{LOCATION_LEN_MAX, Location};
+pub use location::{LOCATION_LEN_MAX, Location, check_location_name};
 pub use modification_time::ModificationTime;
 pub use printable::Printable;
 pub use pull_tuning::PullTuning;

@@ -1,5 +1,6 @@
 //! Zone and rack of a host.
 
+use alloc::format;
 use alloc::string::String;
 
 /// Longest name of a zone or a rack, in bytes.
@@ -12,6 +13,20 @@ pub struct Location {
     pub zone: String,
     /// The rack within it.
     pub rack: String,
+}
+
+/// Refuses a name of a zone or rack that the wire or a list of names would not carry.
+///
+/// # Errors
+/// The name is empty, too long, or has a space or a comma: a sentence says so.
+pub fn check_location_name(name: &str) -> Result<(), String> {
+    let is_odd = |c: char| c.is_whitespace() || c.is_control() || c == ',';
+    if name.is_empty() || name.len() > usize::from(LOCATION_LEN_MAX) || name.contains(is_odd) {
+        return Err(format!(
+            "'{name}' cannot be one: take 1 to {LOCATION_LEN_MAX} letters without spaces or commas"
+        ));
+    }
+    Ok(())
 }
 
 impl Location {

@@ -7,7 +7,7 @@ use polycast_api::client::{default_folder, default_socket};
 use polycast_api::settings::{self, HubConfig, OciConfig, SettingsError};
 use polycast_net::priority::{Dscp, NoClass};
 use polycast_net::tls::{IdentityFiles, JoinToken, MANAGER};
-use polycast_types::{LOCATION_LEN_MAX, Location, parse_bytes};
+use polycast_types::{Location, check_location_name, parse_bytes};
 use serde::Deserialize;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv6Addr, SocketAddr};
@@ -426,18 +426,8 @@ fn first_line(command: &[String], within: Duration) -> Result<String, String> {
 
 /// Checks the name of the rack or zone of a host.
 fn check_label(setting: &'static str, label: Option<&str>) -> Result<(), SettingsError> {
-    let odd = |c: char| c.is_whitespace() || c.is_control() || c == ',';
-    match label {
-        Some(label)
-            if label.is_empty() || label.len() > usize::from(LOCATION_LEN_MAX) || label.contains(odd) =>
-        {
-            let reason = format!(
-                "'{label}' cannot be one: take 1 to {LOCATION_LEN_MAX} letters without spaces or commas"
-            );
-            Err(SettingsError::Value { setting, reason })
-        }
-        _ => Ok(()),
-    }
+    let wrong = |reason| SettingsError::Value { setting, reason };
+    label.map_or(Ok(()), |label| check_location_name(label).map_err(wrong))
 }
 
 #[cfg(test)]

@@ -2,11 +2,10 @@
 
 use crate::args::NetworkArgs;
 use crate::exit::Failure;
-use polycast_agent::daemon::AgentConfig;
 use polycast_net::interface::{self, Interface};
 use polycast_net::seal::Secret;
 use polycast_net::tls::Security;
-use polycast_types::{AppId, DataId, Location, ObjectId};
+use polycast_types::{AppId, DataId, Location, ObjectId, check_location_name};
 use polycast_wire::discovery;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
@@ -46,9 +45,9 @@ pub(crate) fn interface_towards(
 
 /// The place of this machine, if its zone has a name.
 pub(crate) fn location(zone: Option<&str>) -> Result<Location, Failure> {
-    let zone = zone.filter(|zone| !zone.is_empty()).map(String::from);
-    let place = AgentConfig { zone, ..AgentConfig::default() };
-    place.location().map_err(|error| Failure::input(error.to_string()))
+    let Some(zone) = zone.filter(|zone| !zone.is_empty()) else { return Ok(Location::default()) };
+    let wrong = |reason| Failure::input(format!("the zone is wrong: {reason}"));
+    check_location_name(zone).map(|()| Location::of([zone, ""])).map_err(wrong)
 }
 
 /// The address that the kernel would send from. Connecting a UDP socket sends nothing.

@@ -21,7 +21,7 @@ const FILE: &str = "hosts.toml";
 /// `polycast image hosts`
 #[derive(Arguments, Debug)]
 pub(super) struct HostsArgs {
-    /// The agent's settings, whose section [oci] names the mirror and its registries
+    /// The agent's settings, whose section oci names the mirror and its registries
     #[arg(long, value_name = "FILE", required_unless_present = "undo")]
     config: Option<PathBuf>,
     /// The folder that containerd's config_path names
