@@ -100,9 +100,15 @@ fn right_cables_have_no_fault_and_nothing_stays_behind() {
     let (status, found) = std::thread::scope(|scope| {
         let probing = scope.spawn(|| lab.check(&["--probe"]));
         let probe = lab.probe();
-        until("a circuit is made", || probing.is_finished() || lab.circuits() != json!([]));
-        // The wrong thing is seen below if it has ended.
-        let _ = kill_process(probe, Signal::INT);
+        // It is held while it is asked for circuits, as that may take longer than all of its work.
+        let tell = |signal| kill_process(probe, signal);
+        until("a circuit is made", || {
+            let _ = tell(Signal::STOP);
+            let is_made = lab.circuits() != json!([]);
+            let _ = is_made.then(|| tell(Signal::INT));
+            let _ = tell(Signal::CONT);
+            is_made || probing.is_finished()
+        });
         probing.join().unwrap()
     });
     let fault = found["faults"][0].as_str().unwrap();

@@ -29,6 +29,7 @@ pub(super) fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
     let sink = sink_of(&place, present, spool.as_ref());
     let door = &args.search;
     let from = door.from.as_deref().map(network::addresses).transpose()?.unwrap_or_default();
+    let location = network::location(args.zone.as_deref())?;
     let interface = network::interface_towards(&args.network, from.first())?;
     let sealing = match &door.key_file {
         Some(path) => Sealing::By(network::security(path)?),
@@ -40,7 +41,7 @@ pub(super) fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
         // None yet: the offer that is found names it.
         rendezvous: Rendezvous::At(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), Handle(0)),
         called: None,
-        location: network::location(args.zone.as_deref())?,
+        location,
         interface: interface.address,
         sink,
         options: Options {

@@ -463,6 +463,7 @@ fn send_for(args: &SendArgs, object: Named, again: bool) -> Result<Account, Fail
                 false => session.add_all(data, &paths, &name, &selected(args)).await,
             }
         };
+        let was_there = !args.replace && is_there(&args.local, ObjectId { app, data }).await?;
         let object = if args.replace {
             removal::add_instead(session, data, add, args.id.is_some(), &receivers).await?
         } else {
@@ -478,7 +479,7 @@ fn send_for(args: &SendArgs, object: Named, again: bool) -> Result<Account, Fail
             true => object::changed(&*bytes.source).map_or(Ok(report), Err),
             false => Ok(report),
         });
-        if outcome.is_err() || object_is_passing {
+        if (outcome.is_err() && !was_there) || object_is_passing {
             forget(session, data).await;
         }
         let report = outcome.map_err(with_hint)?;
@@ -570,6 +571,12 @@ fn taken(error: ClientError) -> Failure {
     if taken { failure.hint("take another --id, or say --replace") } else { failure }
 }
 
+/// Returns true if the local agent has this object already, such as a version that was published.
+async fn is_there(local: &LocalArgs, id: ObjectId) -> Result<bool, Failure> {
+    let objects = connect(local).await?.list(Some(id.app)).await?;
+    Ok(objects.iter().any(|object| object.id().ok() == Some(id)))
+}
+
 /// Deletes an object that could not be sent, so that it does not remain under an id that the user may use
 /// again. A cancelled transfer takes a moment to end.
 async fn forget(session: &Session, data: DataId) {
@@ -621,22 +628,22 @@ fn waiting_text(waiting: &Waiting) -> Option<String> {
         _ => format!("waiting for a path, {before} requests before this one"),
     };
     if let Some(millis) = waiting.estimate_ms {
-        let _ = write!(text, ", about {:.1} s", Duration::from_millis(millis).as_secs_f64());
+        let _ = write!(text, ", about {}", report::seconds(millis as f64 / 1e3));
     }
     Some(text)
 }
 
 fn granted_text(granted: &Granted) -> String {
-    let seconds = |millis: u64| Duration::from_millis(millis).as_secs_f64();
+    let seconds = |millis: u64| report::seconds(millis as f64 / 1e3);
     let mut text = format!("path granted over {}", Printable(&granted.fabric));
     if let Some(millis) = granted.service_ms {
-        let _ = write!(text, ", about {:.1} s at its rate", seconds(millis));
+        let _ = write!(text, ", about {} at its rate", seconds(millis));
     }
     if let Some(millis) = granted.lease_ms {
-        let _ = write!(text, ", lent for {:.1} s", seconds(millis));
+        let _ = write!(text, ", lent for {}", seconds(millis));
     }
     if let Some(estimate) = granted.estimate_s {
-        let _ = write!(text, ", estimated {estimate:.2} s");
+        let _ = write!(text, ", estimated {}", report::seconds(estimate));
     }
     for passed in &granted.passed_over {
         let _ = write!(text, "; not over {}: {}", Printable(&passed.fabric), Printable(&passed.why));
@@ -656,8 +663,11 @@ fn extend(args: &ExtendArgs, format: Format) -> Result<Exit, Failure> {
     });
     let text = match &granted {
         Some(granted) => {
-            let lent = granted.lease_ms.map_or_else(String::new, |millis| format!(", lent for {millis} ms"));
-            format!("{}: {} receivers over {}{lent}", args.id, granted.receivers.len(), granted.fabric)
+            let lent = granted.lease_ms.map_or_else(String::new, |millis| {
+                format!(", lent for {}", report::seconds(millis as f64 / 1e3))
+            });
+            let receivers = output::counted(granted.receivers.len(), "receiver");
+            format!("{}: {receivers} over {}{lent}", args.id, granted.fabric)
         }
         None => format!("{}: changed, still waiting for a path", args.id),
     };

@@ -70,6 +70,7 @@ fn offer(
     (code, again, port): (&OfferCode, bool, &mut Option<u16>),
     format: Format,
 ) -> Result<Exit, Failure> {
+    let location = network::location(args.zone.as_deref())?;
     let interface = network::interface(&args.network)?;
     let (name, _spool) = (object.name.clone(), object.spool);
     let door = &args.door;
@@ -104,7 +105,7 @@ fn offer(
             true => Receivers::AtLeast(receivers),
             false => Receivers::Count(receivers),
         },
-        location: network::location(args.zone.as_deref())?,
+        location,
         interface: interface.address,
         path: Path::Multicast {
             group: network::group_of(door.pool, &interface)?.draw(door.udp_port),
