@@ -27,9 +27,8 @@ pub(super) fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
     let code = CodeArg::of_words(&args.search.code)?.map(|code| code.code()).transpose()?;
     let spool = if place == Destination::Stdout { Some(Spool::new()?) } else { None };
     let sink = sink_of(&place, present, spool.as_ref());
-    let door = &args.search;
+    let (door, location) = (&args.search, network::location(args.zone.as_deref())?);
     let from = door.from.as_deref().map(network::addresses).transpose()?.unwrap_or_default();
-    let location = network::location(args.zone.as_deref())?;
     let interface = network::interface_towards(&args.network, from.first())?;
     let sealing = match &door.key_file {
         Some(path) => Sealing::By(network::security(path)?),

@@ -72,8 +72,7 @@ fn offer(
 ) -> Result<Exit, Failure> {
     let location = network::location(args.zone.as_deref())?;
     let interface = network::interface(&args.network)?;
-    let (name, _spool) = (object.name.clone(), object.spool);
-    let door = &args.door;
+    let (name, _spool, door) = (object.name.clone(), object.spool, &args.door);
     // Without a number it is for all that come.
     let serves = door.serve || args.receivers.is_none();
     let receivers = args.receivers.unwrap_or(1);
