@@ -533,6 +533,6 @@ assert rank != 2 or list(here.iterdir()) == []
     if os.geteuid():
         pytest.skip("only root can mount a small file system")
     first, second, third, fourth = run(script, tmp_path, 4)
-    assert third.startswith("StoreFull ") and "No space left on device" in third
+    assert third.startswith("StoreFull ") and "no space left on device" in third
     for other in (first, second, fourth):
-        assert other.startswith("TransferFailed broadcast_folder(src=0) failed at rank 2 on ") and "No space left" in other
+        assert other.startswith("TransferFailed broadcast_folder(src=0) failed at rank 2 on ") and "no space left" in other
