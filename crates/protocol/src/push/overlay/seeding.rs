@@ -4,8 +4,7 @@
 //! about one object, whatever their number, and the next group is always one that none has: the rarest. Those
 //! that take fast get more, since each takes when its connection has room. A group is given again where a
 //! member reports that it lacks it, and to that member: then the one that had it has ended, or keeps it back.
-//! One that has kept several back gets no more of those that no other has. A member that stands apart, as
-//! none may fetch from it, gets all groups beside the others.
+//! One that has kept several back gets no more of those that no other has.
 
 use super::super::sender::PeerId;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -87,14 +86,6 @@ impl Taker {
     }
 }
 
-/// A member that gets all groups, and none fetches from it.
-#[derive(Clone, Debug)]
-struct Apart {
-    peer: PeerId,
-    /// Groups that it has neither said that it has nor been given.
-    left: RangeSet,
-}
-
 /// Groups that a member reports as lacking.
 #[derive(Clone, Debug)]
 struct Lacking {
@@ -116,15 +107,12 @@ pub struct Seeding {
     /// To whom each was given.
     given_to: Vec<u8>,
     takers: BTreeMap<PeerId, Taker>,
-    apart: Option<Apart>,
     lacking: BTreeMap<PeerId, Lacking>,
     /// Times when groups were last given again.
     again: BTreeMap<u64, Time>,
     /// Groups that may be on their way to those that take, in the order in which they were given.
     lately: VecDeque<(Time, u64)>,
     given: u64,
-    /// Of these to one that stood apart, but for what it lacked.
-    given_apart: u64,
 }
 
 impl Seeding {
@@ -137,12 +125,10 @@ impl Seeding {
             unready: core::iter::once(0..groups).collect(),
             given_to: vec![NONE; usize::try_from(groups).expect("an object's groups are counted in memory")],
             takers: BTreeMap::new(),
-            apart: None,
             lacking: BTreeMap::new(),
             again: BTreeMap::new(),
             lately: VecDeque::new(),
             given: 0,
-            given_apart: 0,
         }
     }
 
@@ -156,12 +142,6 @@ impl Seeding {
     /// Takes a member in that takes by one more connection, and has these groups; gives whether there was
     /// room.
     pub fn come(&mut self, peer: PeerId, had: RangeSet) -> bool {
-        if let Some(apart) = self.apart.as_mut().filter(|apart| apart.peer == peer) {
-            for range in had.iter() {
-                apart.left.remove(range);
-            }
-            return true;
-        }
         if let Some(taker) = self.takers.get_mut(&peer) {
             // Where it has come again, what it was given and has not got is in neither.
             taker.had = had;
@@ -174,42 +154,9 @@ impl Seeding {
         true
     }
 
-    /// Takes note that a member gets all groups beside the others, or no more so. One that takes already goes
-    /// on by the same connections.
-    pub fn set_apart(&mut self, peer: PeerId, is_apart: bool) {
-        let was = self.apart.take_if(|apart| apart.peer == peer);
-        match (is_apart, was) {
-            (true, Some(was)) => self.apart = Some(was),
-            (true, None) => {
-                let mut left: RangeSet = core::iter::once(0..self.groups).collect();
-                if let Some(taker) = self.takers.get(&peer) {
-                    let given = (0..self.groups).zip(&self.given_to).filter(|(_, to)| **to == taker.place);
-                    for range in taker.had.iter().chain(given.map(|(group, _)| group..group + 1)) {
-                        left.remove(range);
-                    }
-                }
-                self.remove(peer);
-                self.apart = Some(Apart { peer, left });
-            }
-            (false, Some(was)) => {
-                let mut had: RangeSet = core::iter::once(0..self.groups).collect();
-                for range in was.left.iter() {
-                    had.remove(range);
-                }
-                self.come(peer, had);
-            }
-            (false, None) => {}
-        }
-    }
-
-    fn is_apart(&self, peer: PeerId) -> bool {
-        self.apart.as_ref().is_some_and(|apart| apart.peer == peer)
-    }
-
     /// Takes note that a member is gone, and comes no more.
     pub fn forget(&mut self, peer: PeerId) {
         self.remove(peer);
-        self.apart.take_if(|apart| apart.peer == peer);
         self.lacking.remove(&peer);
     }
 
@@ -239,15 +186,7 @@ impl Seeding {
         for group in self.on_their_way(now) {
             groups.remove(group..group + 1);
         }
-        match self.apart.as_ref().filter(|apart| apart.peer == peer) {
-            // It gets from none of the others.
-            Some(apart) => {
-                for range in apart.left.iter() {
-                    groups.remove(range);
-                }
-            }
-            None => self.blame(peer, &groups),
-        }
+        self.blame(peer, &groups);
         let all = self.groups;
         let lacking =
             self.lacking.entry(peer).or_insert(Lacking { groups: RangeSet::new(), left: all, got_at: now });
@@ -293,9 +232,6 @@ impl Seeding {
 
     /// The next group for a member that has room for one.
     pub fn take(&mut self, now: Time, peer: PeerId) -> Option<u64> {
-        if self.is_apart(peer) {
-            return self.take_apart(now, peer);
-        }
         let place = self.takers.get(&peer)?.place;
         let group = match self.next_lacking(now, peer) {
             Some(group) => {
@@ -317,23 +253,6 @@ impl Seeding {
             self.lately.pop_front();
         }
         self.lately.push_back((now, group));
-        self.given += 1;
-        Some(group)
-    }
-
-    /// The next group for the member that stands apart. The others are given the same one for themselves.
-    fn take_apart(&mut self, now: Time, peer: PeerId) -> Option<u64> {
-        let group = self.next_lacking(now, peer).or_else(|| {
-            let left = &mut self.apart.as_mut()?.left;
-            let ready = |range: Range<u64>| {
-                let group = self.unready.first_missing(range.start);
-                (group < range.end).then_some(group)
-            };
-            let group = left.iter().find_map(ready)?;
-            left.remove(group..group + 1);
-            self.given_apart += 1;
-            Some(group)
-        })?;
         self.given += 1;
         Some(group)
     }
@@ -387,12 +306,6 @@ impl Seeding {
         self.given
     }
 
-    /// Returns the number of those groups that one which stood apart got beside the others.
-    #[must_use]
-    pub fn given_apart(&self) -> u64 {
-        self.given_apart
-    }
-
     /// Returns the members that have kept back groups given to them.
     pub fn keepers(&self) -> impl Iterator<Item = PeerId> + '_ {
         self.takers.iter().filter(|(_, taker)| self.keeps_back(taker)).map(|(peer, _)| *peer)
@@ -411,8 +324,6 @@ impl Seeding {
     /// It does not hold.
     pub fn check(&self) {
         assert!(self.takers.len() <= TAKERS_MAX, "too many take");
-        let apart = self.apart.as_ref().map(|apart| apart.peer);
-        assert!(apart.is_none_or(|peer| !self.takers.contains_key(&peer)), "one takes twice");
         let fresh = self.fresh.iter().flatten();
         assert!({ fresh }.all(|group| !self.unready.contains(group)), "a group may be given, and may not");
         let mut places: Vec<u8> = self.takers.values().map(|taker| taker.place).collect();
@@ -503,25 +414,6 @@ mod tests {
     }
 
     #[test]
-    fn one_that_stands_apart_gets_all_beside_the_others() {
-        let mut seeding = ready(4);
-        seeding.set_apart(A, true);
-        assert!(seeding.come(A, core::iter::once(0..1).collect()) && seeding.come(B, RangeSet::new()));
-        assert_eq!([0; 4].map(|_| seeding.take(at(0), A)), [Some(1), Some(2), Some(3), None]);
-        assert_eq!([0; 2].map(|_| seeding.take(at(1), B)), [Some(0), Some(1)]);
-        seeding.lack(at(500), A, &one(0..1));
-        assert_eq!([0; 2].map(|_| seeding.take(at(500), A)), [Some(0), None], "a connection broke");
-        assert_eq!((seeding.keepers().count(), seeding.given(), seeding.given_apart()), (0, 6, 3));
-        seeding.set_apart(A, false);
-        assert_eq!(seeding.take(at(600), B), Some(2));
-        assert_eq!(seeding.take(at(700), A), None, "it has all");
-        seeding.set_apart(B, true);
-        assert_eq!([0; 2].map(|_| seeding.take(at(800), B)), [Some(3), None]);
-        seeding.forget(B);
-        seeding.check();
-    }
-
-    #[test]
     fn one_that_lacks_everything_all_the_time_gets_one_object_and_then_little() {
         let mut seeding = ready(10);
         assert!(seeding.come(A, RangeSet::new()));
@@ -542,15 +434,11 @@ mod tests {
         fn each_group_is_given_once(
             had in proptest::collection::vec((0u64..30, 0u64..30), 3..4),
             steps in proptest::collection::vec((0u8..6, 0u32..20, 0u64..30), 0..120),
-            is_apart in any::<bool>(),
         ) {
             let mut seeding = Seeding::new(30);
-            let apart = PeerId(4);
-            seeding.set_apart(apart, is_apart);
             let had: Vec<RangeSet> = had.iter().map(|(one, other)| {
                 core::iter::once(*one.min(other)..*one.max(other)).filter(|range| !range.is_empty()).collect()
             }).collect();
-            seeding.come(apart, had[1].clone());
             let (mut ready, mut given, mut asked) = (RangeSet::new(), RangeSet::new(), RangeSet::new());
             for (now, (action, peer, group)) in steps.into_iter().enumerate() {
                 let (now, id) = (at(now as u64), PeerId(peer));
@@ -569,7 +457,7 @@ mod tests {
                     }
                     _ => if let Some(group) = seeding.take(now, id) {
                         prop_assert!(ready.contains(group), "group {group} may not be given yet");
-                        let is_new = is_apart && id == apart || given.insert(group..group + 1) > 0;
+                        let is_new = given.insert(group..group + 1) > 0;
                         prop_assert!(is_new || asked.contains(group), "group {group} twice");
                         let had = had[peer as usize % 3].contains(group);
                         prop_assert!(!had || asked.contains(group), "it had group {group}");
