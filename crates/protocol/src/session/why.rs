@@ -103,7 +103,7 @@ pub enum Why {
     #[error("the transfer goes on under new keys, because a receiver was taken out")]
     Rekeyed,
     /// The source's user ended the transfer.
-    #[error("the source was cancelled")]
+    #[error("it was cancelled at the source")]
     SourceCancelled,
     /// The source cannot go on.
     #[error("the source failed")]

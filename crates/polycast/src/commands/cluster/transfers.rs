@@ -17,8 +17,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// A rate takes two looks, so far apart.
-const BETWEEN: Duration = Duration::from_millis(250);
+/// A rate takes two looks, so far apart: receivers say how far they are in steps of some 100 ms, so that over
+/// a quarter of a second a link of 200 Mbit/s was said to give 136 to 229.
+const BETWEEN: Duration = Duration::from_secs(1);
 
 /// `polycast transfers`
 pub(super) fn run(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
