@@ -1,4 +1,5 @@
-//! The house has floors, and an arrow (one crate uses another) only ever points down.
+//! The house has floors and three wings. An arrow (one crate uses another) only ever points down, and never
+//! from what delivers to research, nor from either to what verifies them.
 
 use crate::workspace::Member;
 use std::collections::BTreeSet;
@@ -7,33 +8,40 @@ use toml::{Table, Value};
 /// A crate's place in the house.
 struct Place {
     floor: u8,
+    wing: &'static str,
     folder: &'static str,
     /// The crates right below that it may use; it may then use what these may use.
     may_use: &'static [&'static str],
 }
 
-const fn place(floor: u8, folder: &'static str, may_use: &'static [&'static str]) -> Place {
-    Place { floor, folder, may_use }
+const fn place(
+    floor: u8,
+    wing: &'static str,
+    folder: &'static str,
+    may_use: &'static [&'static str],
+) -> Place {
+    Place { floor, wing, folder, may_use }
 }
 
 /// The house, from the ground up. A crate that is not in this table has no place in the workspace.
 const HOUSE: &[Place] = &[
-    place(1, "types", &[]),
-    // In no list below: only tests use it.
-    place(1, "testing", &[]),
-    place(2, "topology", &["types"]),
-    place(2, "wire", &["types"]),
-    place(2, "api", &["types"]),
-    place(3, "planning", &["topology"]),
-    place(3, "net", &["wire"]),
-    place(4, "gateway", &["net", "api"]),
-    place(4, "protocol", &["wire", "planning"]),
-    place(5, "simulator", &["protocol"]),
-    place(5, "agent", &["protocol", "net", "api"]),
-    place(5, "manager", &["protocol", "net", "api"]),
-    place(6, "lab", &["agent", "manager"]),
-    place(6, "experiments", &["simulator", "planning"]),
-    place(7, "polycast", &["lab", "experiments", "simulator", "agent", "manager", "gateway"]),
+    place(1, "crates", "types", &[]),
+    place(2, "crates", "topology", &["types"]),
+    place(2, "crates", "wire", &["types"]),
+    place(2, "crates", "api", &["types"]),
+    place(3, "crates", "planning", &["topology"]),
+    place(3, "crates", "net", &["wire"]),
+    place(4, "crates", "gateway", &["net", "api"]),
+    place(4, "crates", "protocol", &["wire", "planning"]),
+    place(5, "crates", "agent", &["protocol", "net", "api"]),
+    place(5, "crates", "manager", &["protocol", "net", "api"]),
+    place(5, "research", "simulator", &["protocol"]),
+    place(6, "research", "lab", &["agent", "manager"]),
+    place(6, "research", "experiments", &["simulator", "planning"]),
+    place(7, "crates", "polycast", &["lab", "experiments", "simulator", "agent", "manager", "gateway"]),
+    // In no list: only tests use it.
+    place(1, "verify", "testing", &[]),
+    place(6, "verify", "fuzz", &["agent", "manager"]),
 ];
 
 /// The folder of the crate whose package has this name.
@@ -86,15 +94,15 @@ fn packages(manifest: &Table, sections: &[&str]) -> BTreeSet<String> {
 pub(crate) fn check(members: &[Member]) -> Vec<String> {
     let mut problems = Vec::new();
     for member in members {
-        let folder = &member.folder;
-        if place_of(folder).is_none() {
-            problems.push(format!("crates/{folder} has no place in the house (xtask/src/arrows.rs)"));
+        let Member { wing, folder, .. } = member;
+        if place_of(folder).is_none_or(|place| place.wing != *wing) {
+            problems.push(format!("{wing}/{folder} has no place in the house (xtask/src/arrows.rs)"));
             continue;
         }
         let package = member.manifest.get("package").and_then(|table| table.get("name")?.as_str());
         if package.and_then(folder_of) != Some(folder) {
             let package = package.unwrap_or_default();
-            problems.push(format!("the package in crates/{folder} is called '{package}'"));
+            problems.push(format!("the package in {wing}/{folder} is called '{package}'"));
         }
         let allowed = closure(folder);
         for dependency in dependencies(&member.manifest) {
@@ -126,7 +134,8 @@ mod tests {
     use super::*;
 
     fn member(folder: &str, manifest: &str) -> Member {
-        Member { folder: folder.to_string(), manifest: manifest.parse().unwrap() }
+        let wing = place_of(folder).map_or("crates", |place| place.wing);
+        Member { wing, folder: folder.to_string(), manifest: manifest.parse().unwrap() }
     }
 
     fn problems(folder: &str, rest: &str) -> Vec<String> {

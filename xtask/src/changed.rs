@@ -26,7 +26,7 @@ const READ_BY: &[(&str, &[&str])] = &[
 const ALL_READ: [&str; 4] = ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", ".cargo/"];
 /// Folders that no test of the workspace covers, and the step that does.
 const OTHER_STEPS: [(&str, &str); 4] =
-    [("python/", "python"), ("packaging/", "packaging"), ("spark/", "spark"), ("fuzz/", "fuzz")];
+    [("python/", "python"), ("packaging/", "packaging"), ("spark/", "spark"), ("verify/fuzz/", "fuzz")];
 
 /// Runs the task, for the crates that are named or for what was changed.
 pub(crate) fn run(names: &[String]) -> ExitCode {
@@ -222,7 +222,7 @@ mod tests {
             ("crates/types".to_string(), manifest("polycast-types", "")),
             ("crates/net".to_string(), manifest("polycast-net", "[dependencies]\npolycast-types = {}")),
             ("crates/agent".to_string(), manifest("polycast-agent", "[dependencies]\npolycast-net = {}")),
-            ("crates/lab".to_string(), manifest("polycast-lab", "[dev-dependencies]\npolycast-agent = {}")),
+            ("research/lab".to_string(), manifest("polycast-lab", "[dev-dependencies]\npolycast-agent = {}")),
             ("xtask".to_string(), manifest("xtask", "")),
         ])
     }

@@ -129,7 +129,7 @@ fn perform(options: &Options) -> Result<bool, String> {
 
 /// The names in the table of targets.
 fn targets(root: &Path) -> Result<Vec<String>, String> {
-    let path = root.join("fuzz/src/lib.rs");
+    let path = root.join("verify/fuzz/src/lib.rs");
     let text =
         fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
     let names = text.lines().filter_map(|line| line.trim().strip_prefix("(\"")?.split('"').next());
@@ -251,7 +251,7 @@ impl Fuzzer {
         if !limit::run(&mut command, MARGIN.mul_f64(limit::patience()))?.is_success() {
             return Err(io::Error::other("its inputs cannot be merged"));
         }
-        corpus::store(&workspace::root().join("fuzz/corpus").join(format!("{target}.hex")), &merged)
+        corpus::store(&workspace::root().join("verify/fuzz/corpus").join(format!("{target}.hex")), &merged)
     }
 }
 

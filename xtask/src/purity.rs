@@ -20,7 +20,7 @@ pub(crate) fn check(workspace: &Workspace) -> Vec<String> {
     let pure = workspace.members.iter().filter(|member| PURE.contains(&member.folder.as_str()));
     pure.flat_map(|member| {
         let mut problems = check_dependencies(member, &workspace.manifest);
-        problems.extend(check_sources(&member.folder, &workspace.sources));
+        problems.extend(check_sources(member.wing, &member.folder, &workspace.sources));
         problems
     })
     .collect()
@@ -58,9 +58,9 @@ fn defaults_are_off(package: &str, manifest: &Table, root: &Table) -> bool {
     off(here)
 }
 
-fn check_sources(folder: &str, sources: &[Source]) -> Vec<String> {
+fn check_sources(wing: &str, folder: &str, sources: &[Source]) -> Vec<String> {
     let mut problems = Vec::new();
-    let inside = format!("crates/{folder}/src/");
+    let inside = format!("{wing}/{folder}/src/");
     let root_path = format!("{inside}lib.rs");
     let root = sources.iter().find(|source| source.path == root_path);
     if !root.is_some_and(|source| begins_with_no_std(&source.text)) {
@@ -98,6 +98,7 @@ mod tests {
         Workspace {
             manifest: root.parse().unwrap(),
             members: vec![Member {
+                wing: "crates",
                 folder: folder.to_string(),
                 manifest: format!("[dependencies]\n{dependencies}").parse().unwrap(),
             }],

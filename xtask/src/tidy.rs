@@ -9,8 +9,8 @@ const LINES_MAX: usize = 1_000;
 const FUNCTION_LINES_MAX: usize = 70;
 /// Functions that were longer when this rule was made. The list only ever gets shorter.
 const LONG_FUNCTIONS: [(&str, &str); 8] = [
-    ("crates/lab/src/spec.rs", "network"),
-    ("crates/lab/tests/label_switches.rs", "compare"),
+    ("research/lab/src/spec.rs", "network"),
+    ("research/lab/tests/label_switches.rs", "compare"),
     ("crates/net/src/devices/openflow/mod.rs", "emit_body"),
     ("crates/planning/tests/fabrics.rs", "plans_are_disjoint_and_reach_everybody"),
     ("crates/protocol/tests/push/world.rs", "apply"),

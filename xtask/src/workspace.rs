@@ -5,15 +5,17 @@ use std::path::{Path, PathBuf};
 use toml::Table;
 
 /// Folders below the root that hold sources of ours.
-const SOURCE_FOLDERS: [&str; 8] = ["crates", "examples", "xtask", "fuzz", "bpf", "python", "rtl", "spark"];
+const SOURCE_FOLDERS: [&str; 9] = ["crates", "research", "verify", "examples", "xtask", "bpf", "python", "rtl", "spark"];
 /// Endings of the files whose style is checked.
 const SOURCE_ENDINGS: [&str; 8] = ["rs", "proto", "c", "h", "v", "py", "java", "scala"];
 /// Folders that hold nothing written by hand.
 const SKIPPED_FOLDERS: [&str; 7] =
     ["target", "corpus", "artifacts", "__pycache__", ".venv", ".pytest_cache", "node_modules"];
 /// Folders below the root that hold documents of ours, besides those in the root itself.
-const DOCUMENT_FOLDERS: [&str; 11] =
-    [".github", "bpf", "crates", "docs", "examples", "fuzz", "packaging", "python", "rtl", "spark", "xtask"];
+const DOCUMENT_FOLDERS: [&str; 12] = [
+    ".github", "bpf", "crates", "docs", "examples", "packaging", "python", "research", "rtl", "spark", "verify",
+    "xtask",
+];
 /// The ending of documents.
 const DOCUMENT_ENDINGS: [&str; 1] = ["md"];
 
@@ -21,7 +23,7 @@ const DOCUMENT_ENDINGS: [&str; 1] = ["md"];
 pub(crate) struct Workspace {
     /// The root manifest.
     pub manifest: Table,
-    /// One for each folder of `crates/`.
+    /// One for each crate of the three wings.
     pub members: Vec<Member>,
     /// Every source file.
     pub sources: Vec<Source>,
@@ -29,9 +31,14 @@ pub(crate) struct Workspace {
     pub documents: Vec<Source>,
 }
 
-/// A crate of the workspace.
+/// Wings of the house: what delivers, what research needs beside it, and what verifies both.
+pub(crate) const WINGS: [&str; 3] = ["crates", "research", "verify"];
+
+/// A crate of a wing.
 pub(crate) struct Member {
-    /// Its folder's name in `crates/`.
+    /// The wing that it lies in.
+    pub wing: &'static str,
+    /// Its folder's name in the wing.
     pub folder: String,
     /// Its manifest.
     pub manifest: Table,
@@ -63,9 +70,11 @@ pub(crate) fn root() -> PathBuf {
 pub(crate) fn load() -> Workspace {
     let root = root();
     let mut members = Vec::new();
-    for folder in folders(&root.join("crates")) {
-        let manifest = manifest(&root.join("crates").join(&folder).join("Cargo.toml"));
-        members.push(Member { folder, manifest });
+    for wing in WINGS {
+        for folder in folders(&root.join(wing)) {
+            let manifest = manifest(&root.join(wing).join(&folder).join("Cargo.toml"));
+            members.push(Member { wing, folder, manifest });
+        }
     }
     let mut sources = Vec::new();
     for folder in SOURCE_FOLDERS {
@@ -81,14 +90,14 @@ pub(crate) fn load() -> Workspace {
     Workspace { manifest: manifest(&root.join("Cargo.toml")), members, sources, documents }
 }
 
-/// Folders of packages of the workspace that are not below `crates/`.
-const OTHER_PACKAGES: [&str; 4] = ["crates/protocol/tests", "examples/rust", "fuzz", "xtask"];
+/// Folders of packages of the workspace that are in no wing's table.
+const OTHER_PACKAGES: [&str; 3] = ["crates/protocol/tests", "examples/rust", "xtask"];
 
 /// Every package of the workspace: its folder below the root, and its manifest.
 pub(crate) fn packages() -> Vec<(String, Table)> {
     let root = root();
-    let crates = folders(&root.join("crates")).into_iter().map(|folder| format!("crates/{folder}"));
-    let all = crates.chain(OTHER_PACKAGES.map(String::from));
+    let in_wing = |wing| folders(&root.join(wing)).into_iter().map(move |folder| format!("{wing}/{folder}"));
+    let all = WINGS.into_iter().flat_map(in_wing).chain(OTHER_PACKAGES.map(String::from));
     all.map(|folder| (folder.clone(), manifest(&root.join(&folder).join("Cargo.toml")))).collect()
 }
 

@@ -237,8 +237,9 @@ mod tests {
         for name in NETWORKS {
             let (package, target) =
                 name.split_once("::").map_or((name, None), |(package, target)| (package, Some(target)));
-            let folder =
-                workspace::root().join("crates").join(package.strip_prefix("polycast-").unwrap_or(package));
+            let folder = package.strip_prefix("polycast-").unwrap_or(package);
+            let mut wings = workspace::WINGS.iter().map(|wing| workspace::root().join(wing).join(folder));
+            let folder = wings.find(|folder| folder.exists()).expect("a package of this name");
             let file =
                 target.map_or_else(|| folder.join("src"), |target| folder.join(format!("tests/{target}.rs")));
             assert!(file.exists(), "{name}");

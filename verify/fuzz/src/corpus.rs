@@ -22,7 +22,7 @@ const GOLDEN: [(&str, &str); 10] = [
 const SAMPLES: [&str; 2] = ["docs/agent.sample.toml", "docs/manager.sample.toml"];
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// The inputs of a target.
@@ -31,7 +31,7 @@ fn root() -> PathBuf {
 /// A line of the corpus is no name and no bytes.
 #[must_use]
 pub fn seeds(target: &str) -> Vec<Vec<u8>> {
-    let committed = root().join("fuzz/corpus").join(format!("{target}.hex"));
+    let committed = root().join("verify/fuzz/corpus").join(format!("{target}.hex"));
     let mut seeds = lines(&committed, 0);
     for (golden, _) in GOLDEN.iter().filter(|(_, other)| *other == target) {
         let packets = lines(&root().join(format!("crates/wire/tests/golden/{golden}.hex")), 2);

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-#[path = "../../net/tests/common/frame.rs"]
+#[path = "../../../crates/net/tests/common/frame.rs"]
 mod common;
 
 const UDP_PORT: u16 = 7_474;
