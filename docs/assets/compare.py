@@ -2,7 +2,7 @@
 """Measures `polycast lab compare` and draws the bars of README: the time until the last of eight hosts has a file.
 
 The first command measures and draws, the second draws again what was measured. Measuring needs root, and what `lab compare` runs:
-sshd, scp, rsync, NFS-Ganesha with libnfs, and aria2. A machine that does something else at the same time is named in the picture.
+polycast-research beside the program, sshd, scp, rsync, NFS-Ganesha with libnfs, and aria2. A machine that does something else at the same time is named in the picture.
 
     sudo python3 docs/assets/compare.py target/release/polycast
     python3 docs/assets/compare.py

@@ -38,15 +38,21 @@ const HOUSE: &[Place] = &[
     place(5, "research", "simulator", &["protocol"]),
     place(6, "research", "lab", &["agent", "manager"]),
     place(6, "research", "experiments", &["simulator", "planning"]),
-    place(7, "crates", "polycast", &["lab", "experiments", "simulator", "agent", "manager", "gateway"]),
+    place(7, "crates", "polycast", &["agent", "manager", "gateway"]),
+    // The program `polycast-research`.
+    place(8, "research", "cli", &["polycast", "lab", "experiments", "simulator"]),
     // In no list: only tests use it.
     place(1, "verify", "testing", &[]),
     place(6, "verify", "fuzz", &["agent", "manager"]),
 ];
 
 /// The folder of the crate whose package has this name.
-fn folder_of(package: &str) -> Option<&str> {
-    if package == "polycast" { Some("polycast") } else { package.strip_prefix("polycast-") }
+pub(crate) fn folder_of(package: &str) -> Option<&str> {
+    match package {
+        "polycast" => Some("polycast"),
+        "polycast-research" => Some("cli"),
+        package => package.strip_prefix("polycast-"),
+    }
 }
 
 fn place_of(folder: &str) -> Option<&'static Place> {
@@ -132,6 +138,7 @@ pub(crate) fn picture(members: &[Member]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workspace::WINGS;
 
     fn member(folder: &str, manifest: &str) -> Member {
         let wing = place_of(folder).map_or("crates", |place| place.wing);
@@ -156,6 +163,8 @@ mod tests {
             for used in place.may_use {
                 let below = place_of(used).unwrap();
                 assert!(below.floor < place.floor, "{} uses {used}", place.folder);
+                let wing = |of: &Place| WINGS.iter().position(|wing| *wing == of.wing);
+                assert!(wing(below) <= wing(place), "{} uses {used} of another wing", place.folder);
             }
         }
     }
@@ -182,6 +191,9 @@ mod tests {
             ("agent", "polycast"),
             ("planning", "unknown"),
             ("polycast", "testing"),
+            ("polycast", "lab"),
+            ("agent", "simulator"),
+            ("experiments", "fuzz"),
         ] {
             let package = if used == "polycast" { used.to_string() } else { format!("polycast-{used}") };
             for manifest in [

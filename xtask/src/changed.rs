@@ -14,9 +14,19 @@ use toml::Table;
 const MAIN: [&str; 2] = ["main", "origin/main"];
 /// Files outside of crates, and the packages whose tests read them.
 const READ_BY: &[(&str, &[&str])] = &[
-    ("docs/", &["polycast", "polycast-agent", "polycast-experiments", "polycast-manager", "xtask"]),
-    ("README.md", &["polycast", "xtask"]),
-    ("CONTRIBUTING.md", &["polycast", "xtask"]),
+    (
+        "docs/",
+        &[
+            "polycast",
+            "polycast-agent",
+            "polycast-experiments",
+            "polycast-manager",
+            "polycast-research",
+            "xtask",
+        ],
+    ),
+    ("README.md", &["polycast-research", "xtask"]),
+    ("CONTRIBUTING.md", &["polycast-research", "xtask"]),
     ("bpf/", &["polycast-net"]),
     ("rtl/", &["polycast-planning"]),
     ("packaging/", &["polycast-net", "xtask"]),

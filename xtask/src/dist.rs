@@ -1,5 +1,5 @@
-//! `cargo xtask dist`: what is given away. A stripped program with its manual pages, completions and systemd
-//! units, as an archive and, where the tools for it are, as a Debian package and an RPM.
+//! `cargo xtask dist`: what is given away. The stripped programs with their manual pages, completions and
+//! systemd units, as an archive and, where the tools for it are, as a Debian package and an RPM.
 
 mod image;
 mod packages;
@@ -12,14 +12,14 @@ use std::process::{Command, ExitCode};
 const USAGE: &str = "\
 Usage: cargo xtask dist [--static | --program FILE | --image FILE] [DIR]
 
-Builds polycast with the profile `dist` and writes polycast-VERSION-ARCH.tar.gz, polycast-VERSION-protos.tar.gz, a .deb where
+Builds polycast and polycast-research with the profile `dist` and writes polycast-VERSION-ARCH.tar.gz, polycast-VERSION-protos.tar.gz, a .deb where
 dpkg-deb is and an .rpm where rpmbuild is, into DIR [default: dist].
 
   --static  write polycast-VERSION-ARCH-static.tar.gz and, as a container image, polycast-VERSION-ARCH-image.tar only: a program that needs no library of the system and so runs on
-            every Linux of this processor, without plan, simulate, reproduce and lab. It takes musl's compiler
+            every Linux of this processor, without polycast-research. It takes musl's compiler
             (apt install musl-tools) and its target (rustup target add x86_64-unknown-linux-musl).
   --program FILE
-            pack this program, and build none
+            pack this program, and polycast-research where that lies beside it, and build none
   --image FILE
             make the image only, of this program, which needs no library";
 
@@ -31,6 +31,9 @@ const PROTOS: (&str, &str) = ("crates/api/proto", "usr/share/polycast/proto");
 
 /// Folders for operators, which are taken with all that is in them.
 const FOLDERS: [&str; 6] = ["ansible", "cloud-init", "grafana", "helm", "kubernetes", "prometheus"];
+
+/// The program that has planners, simulator and lab.
+const RESEARCH: &str = "polycast-research";
 
 /// Paths of completions, by shell.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -110,7 +113,8 @@ pub(crate) fn make(out: &Path, fixed: bool, program: Option<&Path>) -> Result<Ve
     let name = format!("polycast-{version}-{}{kind}", std::env::consts::ARCH);
     let stage = tempfile::tempdir().map_err(|error| format!("cannot make a folder: {error}"))?;
     let root = stage.path().join(&name);
-    fill(&root, &program).map_err(|error| format!("cannot put it together: {error}"))?;
+    let research = Some(program.with_file_name(RESEARCH)).filter(|research| !fixed && research.is_file());
+    fill(&root, &program, research.as_deref()).map_err(|error| format!("cannot put it together: {error}"))?;
     pages(&root, &program)?;
     fs::create_dir_all(out).map_err(|error| format!("cannot make {}: {error}", out.display()))?;
     let mut made = vec![pack(out, &name, stage.path(), &name)?];
@@ -145,7 +149,8 @@ fn pack(out: &Path, name: &str, folder: &Path, what: &str) -> Result<PathBuf, St
     Ok(archive)
 }
 
-/// Builds the program that is given away: for this system's own C library, or `fixed`, with musl inside it.
+/// Builds what is given away, and returns the program `polycast`: for this system's own C library, or
+/// `fixed`, with musl inside it.
 fn build(fixed: bool) -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -158,8 +163,10 @@ fn build(fixed: bool) -> Result<PathBuf, String> {
     if fixed {
         let triple = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
         check_musl(&triple)?;
-        command.args(["--no-default-features", "--features", "cluster,pages", "--target", &triple]);
+        command.args(["--target", &triple]);
         folder.push(triple);
+    } else {
+        command.args(["--package", RESEARCH]);
     }
     must(&mut command)?;
     Ok(folder.join("dist/polycast"))
@@ -214,13 +221,14 @@ fn missing_for_musl(
 }
 
 /// Copies what is there.
-fn fill(root: &Path, program: &Path) -> io::Result<()> {
+fn fill(root: &Path, program: &Path, research: Option<&Path>) -> io::Result<()> {
     let put = |from: &Path, to: &str| {
         let to = root.join(to);
         to.parent().map_or(Ok(()), fs::create_dir_all)?;
         fs::copy(from, to).map(drop)
     };
     put(program, "usr/bin/polycast")?;
+    research.map_or(Ok(()), |research| put(research, &format!("usr/bin/{RESEARCH}")))?;
     FILES.iter().try_for_each(|(from, to)| put(Path::new(from), to))?;
     protos(Path::new(PROTOS.0))?.iter().try_for_each(|file| {
         let from = Path::new(PROTOS.0).join(file);

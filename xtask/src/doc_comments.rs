@@ -11,9 +11,9 @@ const QUESTION_WORDS: [&str; 10] =
     ["What", "Whether", "How", "Where", "Which", "Whom", "Whose", "When", "Why", "Those"];
 /// Width of a line that is nothing but a comment, in characters; rustfmt holds that of code.
 const WIDTH_MAX: usize = 110;
-/// Folder whose doc comments are the help texts of the command line: these are read in a terminal, behind the
-/// option's name.
-const HELP_TEXTS: &str = "crates/polycast/src/args";
+/// Folders whose doc comments are the help texts of the command line: these are read in a terminal, behind
+/// the option's name.
+const HELP_TEXTS: [&str; 2] = ["crates/polycast/src/args", "research/cli/src/args"];
 /// Attributes that make the comment before them a help text.
 const HELP_ATTRIBUTES: [&str; 2] = ["#[arg", "#[command"];
 
@@ -35,7 +35,8 @@ pub(crate) fn check(sources: &[Source]) -> Vec<String> {
             }
             let Some((kind, words)) = doc else { continue };
             let is_first = i == 0 || doc_comment(lines[i - 1]).is_none_or(|(before, _)| before != kind);
-            if is_first && !path.starts_with(HELP_TEXTS) && !is_help(&lines[i..]) {
+            if is_first && !HELP_TEXTS.iter().any(|folder| path.starts_with(folder)) && !is_help(&lines[i..])
+            {
                 check_beginning(&at, words, &mut problems);
             }
         }

@@ -33,7 +33,7 @@ pub(crate) fn run() -> ExitCode {
 fn test() -> Result<(), String> {
     let program = suite::program();
     if !is_built() || !program.exists() {
-        must(cargo().args(["build", "--locked", "--package", "polycast"]))?;
+        must(cargo().args(["build", "--locked", "--package", "polycast", "--package", "polycast-research"]))?;
     }
     let environment = environment()?;
     let is_complete = fill(&environment).is_ok();

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use toml::Table;
 
 /// Folders below the root that hold sources of ours.
-const SOURCE_FOLDERS: [&str; 9] = ["crates", "research", "verify", "examples", "xtask", "bpf", "python", "rtl", "spark"];
+const SOURCE_FOLDERS: [&str; 9] =
+    ["crates", "research", "verify", "examples", "xtask", "bpf", "python", "rtl", "spark"];
 /// Endings of the files whose style is checked.
 const SOURCE_ENDINGS: [&str; 8] = ["rs", "proto", "c", "h", "v", "py", "java", "scala"];
 /// Folders that hold nothing written by hand.
@@ -13,7 +14,17 @@ const SKIPPED_FOLDERS: [&str; 7] =
     ["target", "corpus", "artifacts", "__pycache__", ".venv", ".pytest_cache", "node_modules"];
 /// Folders below the root that hold documents of ours, besides those in the root itself.
 const DOCUMENT_FOLDERS: [&str; 12] = [
-    ".github", "bpf", "crates", "docs", "examples", "packaging", "python", "research", "rtl", "spark", "verify",
+    ".github",
+    "bpf",
+    "crates",
+    "docs",
+    "examples",
+    "packaging",
+    "python",
+    "research",
+    "rtl",
+    "spark",
+    "verify",
     "xtask",
 ];
 /// The ending of documents.

@@ -4,14 +4,14 @@ mod absent;
 pub(crate) mod bcast;
 #[cfg(feature = "cluster")]
 pub(crate) mod cluster;
+pub(crate) mod elsewhere;
 mod groups;
 pub(crate) mod help;
 #[cfg(feature = "pages")]
 pub(crate) mod pages;
 pub(crate) mod place;
-#[cfg(feature = "research")]
-pub(crate) mod research;
 
+use crate::Added;
 use crate::commands::code::{self, CodeArg};
 use crate::commands::network::{OFFER_PORT, Pool};
 use crate::exit::Exit;
@@ -19,7 +19,9 @@ use crate::logging;
 use crate::output::{self, Format};
 use crate::screen;
 use clap::error::ErrorKind;
-use clap::{ArgAction, Args as Arguments, Parser, Subcommand, ValueEnum};
+use clap::{
+    ArgAction, ArgMatches, Args as Arguments, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
+};
 use place::{ChoiceArgs, PlaceArgs, ReadArgs};
 use polycast_net::archive::Glob;
 use polycast_types::{Duration, Handle, ParseUnitError, Rate};
@@ -32,6 +34,8 @@ const OFFER_RECEIVERS_MAX: usize = 100_000;
 /// Shells that one push opens at the same time; each is a process and a thread.
 const PUSH_JOBS_MAX: usize = 1_000;
 
+/// The program's name, also in the pages of one that is called otherwise.
+const PROGRAM: &str = "polycast";
 /// Called by this name, the program is `polycast bcast`.
 const AS_SBCAST: &str = "sbcast";
 
@@ -51,13 +55,27 @@ const AS_SBCAST: &str = "sbcast";
     disable_help_subcommand = false
 )]
 pub(crate) struct Args {
+    #[command(flatten)]
+    pub told: Told,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of all commands.
+#[derive(Arguments, Debug)]
+pub(crate) struct Told {
     /// Print one JSON document to standard output, and nothing else there
     #[arg(long, global = true, display_order = 100)]
     pub json: bool,
     #[command(flatten)]
     pub logging: LogOptions,
-    #[command(subcommand)]
-    pub command: Command,
+}
+
+impl Told {
+    /// The form of what is printed.
+    pub(crate) fn format(&self) -> Format {
+        if self.json { Format::Json } else { Format::Text }
+    }
 }
 
 /// What is logged.
@@ -124,10 +142,9 @@ pub(crate) enum Command {
     #[cfg(feature = "pages")]
     #[command(flatten)]
     Pages(pages::Command),
-    /// Planners, simulator and lab
-    #[cfg(feature = "research")]
+    /// What another program runs
     #[command(flatten)]
-    Research(research::Command),
+    Elsewhere(elsewhere::Command),
 }
 
 impl Command {
@@ -389,14 +406,43 @@ pub(crate) struct DoctorArgs {
     pub local: cluster::LocalArgs,
 }
 
+/// What was typed.
+pub(crate) enum Typed {
+    /// A command of this library.
+    Own(Box<Args>),
+    /// One that the program has added.
+    Added(Told, ArgMatches),
+}
+
+/// The definition of the command line.
+pub(crate) fn tree(added: Option<&Added>) -> clap::Command {
+    let more: Vec<clap::Command> = match added {
+        Some(added) => (added.tree)().get_subcommands().cloned().collect(),
+        None => Vec::new(),
+    };
+    more.into_iter().fold(Args::command().bin_name(PROGRAM), |tree, command| {
+        let name = command.get_name().to_string();
+        tree.mut_subcommand(name, |_| command)
+    })
+}
+
 /// Parses the command line; what clap says about a wrong one is printed here.
-pub(crate) fn parse() -> Result<Args, Exit> {
+pub(crate) fn parse(added: Option<&Added>) -> Result<Typed, Exit> {
     let mut typed: Vec<OsString> = std::env::args_os().collect();
     if typed.first().is_some_and(|name| Path::new(name).file_name().is_some_and(|name| name == AS_SBCAST)) {
         typed.insert(1, "bcast".into());
     }
-    Args::try_parse_from(&typed).map_err(|error| {
-        let wants_json = typed.iter().any(|argument| argument == "--json");
+    let wants_json = typed.iter().any(|argument| argument == "--json");
+    // A page of the other program's: clap would print that of the words here.
+    if let (None, [_, help, of, ..]) = (added, typed.as_slice())
+        && help == "help"
+        && let Some(command) = of.to_str().and_then(elsewhere::Command::of)
+    {
+        let format = if wants_json { Format::Json } else { Format::Text };
+        let outcome = crate::commands::elsewhere::run(command.name());
+        return Err(outcome.unwrap_or_else(|failure| output::failure(format, &failure)));
+    }
+    read(&typed, added).map_err(|error| {
         if let Some(failure) = absent::explain(&error) {
             return output::failure(if wants_json { Format::Json } else { Format::Text }, &failure);
         }
@@ -421,6 +467,16 @@ pub(crate) fn parse() -> Result<Args, Exit> {
     })
 }
 
+fn read(typed: &[OsString], added: Option<&Added>) -> Result<Typed, clap::Error> {
+    let mut matches = tree(added).try_get_matches_from(typed)?;
+    match matches.subcommand_name() {
+        Some(name) if added.is_some() && elsewhere::Command::of(name).is_some() => {
+            Ok(Typed::Added(Told::from_arg_matches_mut(&mut matches)?, matches))
+        }
+        _ => Args::from_arg_matches_mut(&mut matches).map(|args| Typed::Own(Box::new(args))),
+    }
+}
+
 fn receivers(text: &str, most: usize) -> Result<usize, String> {
     let count: usize = text.parse().map_err(|_| "write a whole number, such as 4".to_string())?;
     if (1..=most).contains(&count) { Ok(count) } else { Err(format!("there must be 1 to {most} receivers")) }
@@ -431,7 +487,7 @@ fn cast_receivers(text: &str) -> Result<usize, String> {
 }
 
 /// A rate with its unit: a bare number would be bits a second.
-pub(crate) fn rate_with_unit(text: &str) -> Result<Rate, String> {
+pub fn rate_with_unit(text: &str) -> Result<Rate, String> {
     let rate: Rate = text.parse().map_err(|error: ParseUnitError| error.to_string())?;
     match text.trim().bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         true => Err(format!("'{text}' has no unit: write {text}mbit or {text}gbit")),
@@ -464,7 +520,7 @@ fn loss(text: &str) -> Result<f64, String> {
 }
 
 /// Reads `500ms`, `30s`, `2m`, `1h`, or a number of seconds.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || "write a time, such as 500ms, 30s, 2m or 1h".to_string();
     let text = text.trim();
     let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
@@ -488,7 +544,6 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definition_is_sound() {

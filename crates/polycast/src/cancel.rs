@@ -8,16 +8,17 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// SIGHUP, which comes when the terminal is closed, unless whatever has started this program has it ignored,
 /// as nohup does.
-pub(crate) struct Hangup(Option<Signal>);
+pub struct Hangup(Option<Signal>);
 
 impl Hangup {
     /// Needs a runtime around it.
-    pub(crate) fn watch() -> std::io::Result<Self> {
+    pub fn watch() -> std::io::Result<Self> {
         let ignored = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| is_ignored(&status, 1));
         Ok(Hangup(if ignored { None } else { Some(signal(SignalKind::hangup())?) }))
     }
 
-    pub(crate) async fn recv(&mut self) {
+    /// Waits until the user or the system ends the command.
+    pub async fn recv(&mut self) {
         match &mut self.0 {
             Some(signal) => drop(signal.recv().await),
             None => std::future::pending().await,
@@ -38,17 +39,17 @@ static ASKED: AtomicBool = AtomicBool::new(false);
 static FLAGS: Mutex<Option<Vec<Weak<AtomicBool>>>> = Mutex::new(None);
 
 /// Returns true once the user or the system has asked to end.
-pub(crate) fn is_asked() -> bool {
+pub fn is_asked() -> bool {
     ASKED.load(Ordering::Relaxed)
 }
 
 /// Notes that this was asked; gives whether it was before.
-pub(crate) fn ask() -> bool {
+pub fn ask() -> bool {
     ASKED.swap(true, Ordering::Relaxed)
 }
 
 /// A flag that SIGINT (Ctrl-C), SIGTERM and SIGHUP set; the second one ends the program at once.
-pub(crate) fn on_signals() -> Result<Arc<AtomicBool>, Failure> {
+pub fn on_signals() -> Result<Arc<AtomicBool>, Failure> {
     // What panicked while it was locked has left a list all the same.
     let mut flags = FLAGS.lock().unwrap_or_else(PoisonError::into_inner);
     let cancel = Arc::new(AtomicBool::new(is_asked()));

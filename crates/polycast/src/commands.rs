@@ -8,6 +8,7 @@ pub(crate) mod cluster;
 pub(crate) mod code;
 mod destination;
 mod doctor;
+pub(crate) mod elsewhere;
 mod ends;
 mod kept_code;
 mod key;
@@ -17,14 +18,13 @@ mod offer;
 #[cfg(feature = "pages")]
 mod pages;
 mod push;
-#[cfg(feature = "research")]
-pub(crate) mod research;
 pub(crate) mod spool;
 
-use crate::args::{Args, Command};
+use crate::Added;
+use crate::args::{Args, Command, Typed};
 use crate::exit::{Exit, Failure};
 use crate::logging;
-use crate::output::{self, Format};
+use crate::output;
 use polycast_agent::transfer::TransferError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -60,31 +60,47 @@ fn check_files() -> Result<(), Failure> {
 }
 
 /// Runs the command that was typed.
-pub(crate) fn run(args: Args) -> Exit {
-    let format = if args.json { Format::Json } else { Format::Text };
-    output::begin(format, args.logging.quiet);
-    let outcome = check_files()
-        .and_then(|()| logging::start(&args.logging, args.command.is_daemon()))
-        .and_then(|()| match &args.command {
-            Command::Cast(args) => cast::run(args, format),
-            Command::Offer(args) => offer::run(args, format),
-            Command::Accept(args) => accept::run(args, format),
-            Command::Push(args) => push::run(args, format),
-            Command::Bcast(args) => bcast::run(args, format),
-            #[cfg(feature = "cluster")]
-            Command::Cluster(command) => cluster::run(command, format),
-            Command::Doctor(args) => doctor::run(args, format),
-            Command::Key(args) => key::run(&args.command, format),
-            #[cfg(feature = "cluster")]
-            Command::Admission(command) => cluster::admission(command, format),
-            #[cfg(feature = "pages")]
-            Command::Pages(command) => pages::run(command, format),
-            #[cfg(feature = "research")]
-            Command::Research(command) => research::run(command, format),
+pub(crate) fn run(typed: Typed, added: Option<&Added>) -> Exit {
+    let (told, is_daemon) = match &typed {
+        Typed::Own(args) => (&args.told, args.command.is_daemon()),
+        Typed::Added(told, _) => (told, false),
+    };
+    let format = told.format();
+    output::begin(format, told.logging.quiet);
+    let outcome =
+        check_files().and_then(|()| logging::start(&told.logging, is_daemon)).and_then(|()| match &typed {
+            Typed::Own(args) => own(args, added),
+            Typed::Added(_, matches) => {
+                let added = added.expect("a command that was added is of what was added");
+                elsewhere::check_version().and_then(|()| (added.run)(matches, format))
+            }
         });
     #[cfg(feature = "otel")]
     crate::otel::finish();
     outcome.unwrap_or_else(|failure| output::failure(format, &failure))
+}
+
+fn own(
+    args: &Args,
+    #[allow(unused_variables, reason = "pages alone need it")] added: Option<&Added>,
+) -> Result<Exit, Failure> {
+    let format = args.told.format();
+    match &args.command {
+        Command::Cast(args) => cast::run(args, format),
+        Command::Offer(args) => offer::run(args, format),
+        Command::Accept(args) => accept::run(args, format),
+        Command::Push(args) => push::run(args, format),
+        Command::Bcast(args) => bcast::run(args, format),
+        #[cfg(feature = "cluster")]
+        Command::Cluster(command) => cluster::run(command, format),
+        Command::Doctor(args) => doctor::run(args, format),
+        Command::Key(args) => key::run(&args.command, format),
+        #[cfg(feature = "cluster")]
+        Command::Admission(command) => cluster::admission(command, format),
+        #[cfg(feature = "pages")]
+        Command::Pages(command) => pages::run(command, added, format),
+        Command::Elsewhere(command) => elsewhere::run(command.name()),
+    }
 }
 
 /// Hint for a file that changes while it is sent.

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// Kind of a failure whose agent has ended in mid-call.
-pub(crate) const AGENT_LOST: &str = "agent-lost";
+pub const AGENT_LOST: &str = "agent-lost";
 
 /// The exit status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +35,7 @@ impl From<Exit> for ExitCode {
 
 /// Reason why a command could not do its work: one sentence, and what to do about it where that is known.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub struct Failure {
     /// Kind of failure, for programs: those of the API, and three of the way to the agent.
     pub kind: &'static str,
     /// The sentence.
@@ -46,37 +46,37 @@ pub(crate) struct Failure {
 
 impl Failure {
     /// The user can do something about it.
-    pub(crate) fn input(message: impl Into<String>) -> Self {
+    pub fn input(message: impl Into<String>) -> Self {
         Failure::of(Kind::Invalid, message)
     }
 
     /// A failure that was not expected.
-    pub(crate) fn unexpected(message: impl Into<String>) -> Self {
+    pub fn unexpected(message: impl Into<String>) -> Self {
         Failure::of(Kind::Internal, message)
     }
 
     /// A failure of this kind.
-    pub(crate) fn of(kind: Kind, message: impl Into<String>) -> Self {
+    pub fn of(kind: Kind, message: impl Into<String>) -> Self {
         Failure { kind: kind.name(), message: without_numbers(message.into()), hint: None }
     }
 
     /// Something that is wrong with a path.
-    pub(crate) fn place(message: impl Into<String>) -> Self {
+    pub fn place(message: impl Into<String>) -> Self {
         Failure::of(Kind::Path, message)
     }
 
     /// Returns the failure of a write: its kind shows if the cause is a full disk.
-    pub(crate) fn writing(error: &(dyn std::error::Error + 'static)) -> Self {
+    pub fn writing(error: &(dyn std::error::Error + 'static)) -> Self {
         Failure::of(if is_full(error) { Kind::StoreFull } else { Kind::Path }, error.to_string())
     }
 
     /// The user or the system has ended the command.
-    pub(crate) fn cancelled() -> Self {
+    pub fn cancelled() -> Self {
         Failure::of(Kind::Cancelled, "cancelled")
     }
 
     /// The exit status that it ends the program with.
-    pub(crate) fn exit(&self) -> Exit {
+    pub fn exit(&self) -> Exit {
         match Kind::from_name(self.kind) {
             Some(Kind::Internal) => Exit::Unexpected,
             Some(Kind::TimedOut) => Exit::Late,
@@ -88,13 +88,13 @@ impl Failure {
 
     /// Adds what the user can do.
     #[must_use]
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
     /// The system refused something that the user asked to do with a path.
-    pub(crate) fn path(action: &str, path: &Path, error: &io::Error) -> Self {
+    pub fn path(action: &str, path: &Path, error: &io::Error) -> Self {
         let message = format!("cannot {action} {}: {}", path.display(), plain(error));
         Failure::of(if is_full(error) { Kind::StoreFull } else { Kind::Path }, message)
     }

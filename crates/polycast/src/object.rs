@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// An object to deliver.
-pub(crate) struct Named {
+pub struct Named {
     /// The last component of its path.
     pub name: String,
     /// File or directory.
@@ -25,7 +25,7 @@ pub(crate) struct Named {
     /// Its bytes.
     pub source: Arc<dyn ObjectSource>,
     /// File of the bytes, if they have come from standard input.
-    pub spool: Option<Spool>,
+    pub(crate) spool: Option<Spool>,
 }
 
 /// Name of an object from standard input.
@@ -37,7 +37,7 @@ const SKIPPED_NAMED: usize = 8;
 
 /// Way to read a file that a program writes to: as it is now, where its file system can do that, or in place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Reading {
+pub enum Reading {
     /// It is: this process sends it.
     AsItIs,
     /// Another process reads it, too: both see the same.
@@ -45,7 +45,7 @@ pub(crate) enum Reading {
 }
 
 /// Opens a file or a directory for delivery; `-` is standard input, which is read to its end first.
-pub(crate) fn open(path: &Path, follow: bool, reading: Reading) -> Result<Named, Failure> {
+pub fn open(path: &Path, follow: bool, reading: Reading) -> Result<Named, Failure> {
     let selection = Selection { exclude: Vec::new(), follow };
     open_one(path, None, &selection, reading)
 }
@@ -101,7 +101,7 @@ pub(crate) fn open_chosen(choice: &ChoiceArgs, reading: Reading) -> Result<Named
 
 /// Delivers, and begins again with what is there by then where that was changed meanwhile: `retries` times at
 /// most. `deliver` gets the object, and how many times may follow.
-pub(crate) fn deliver_unchanged(
+pub fn deliver_unchanged(
     retries: u32,
     mut open: impl FnMut() -> Result<Named, Failure>,
     mut deliver: impl FnMut(Named, u32) -> Result<Exit, Failure>,
@@ -125,7 +125,7 @@ pub(crate) fn deliver_unchanged(
 }
 
 /// Returns a failure if an object was changed since it was opened.
-pub(crate) fn changed(source: &dyn ObjectSource) -> Option<Failure> {
+pub fn changed(source: &dyn ObjectSource) -> Option<Failure> {
     let error = source.check().err()?;
     changed_in(&error).map(|changed| Failure::of(Kind::TransferFailed, changed.to_string()))
 }
@@ -154,7 +154,7 @@ fn say_skipped(tree: &TreeSource, selection: &Selection) {
 }
 
 /// Names the links of a directory that has come which lead to what has not come with it.
-pub(crate) fn say_links(directory: &Path) {
+pub fn say_links(directory: &Path) {
     let links = links_out_of(directory);
     if !links.is_empty() {
         output::say(&format!(
@@ -175,7 +175,7 @@ fn name_of_all(paths: &[PathBuf]) -> String {
 
 /// Returns the kind of object at `path`, checked before it is opened, as opening a named pipe would block
 /// without an end.
-pub(crate) fn kind_of(path: &Path) -> Result<ObjectKind, Failure> {
+pub fn kind_of(path: &Path) -> Result<ObjectKind, Failure> {
     let metadata = fs::metadata(path).map_err(|error| Failure::path("read", path, &error))?;
     let file_type = metadata.file_type();
     if file_type.is_dir() {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Format of results.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Format {
+pub enum Format {
     /// Text for people.
     Text,
     /// One JSON document.
@@ -19,12 +19,12 @@ pub(crate) enum Format {
 
 /// Writes a command's result to standard output: the value as JSON, or the text in lines that fit a
 /// terminal.
-pub(crate) fn result(format: Format, value: &impl Serialize, text: &str) -> Result<(), Failure> {
+pub fn result(format: Format, value: &impl Serialize, text: &str) -> Result<(), Failure> {
     verbatim(format, value, &screen::fit_result(&without_numbers(text.to_string())))
 }
 
 /// The same with a text that is for other programs, such as a shell: its lines stay as they are.
-pub(crate) fn verbatim(format: Format, value: &impl Serialize, text: &str) -> Result<(), Failure> {
+pub fn verbatim(format: Format, value: &impl Serialize, text: &str) -> Result<(), Failure> {
     match format {
         Format::Text => write(text),
         Format::Json => {
@@ -54,12 +54,12 @@ fn versioned(document: &Value) -> String {
 }
 
 /// Writes a command's result where standard output belongs to an object: to standard error.
-pub(crate) fn beside(text: &str) {
+pub fn beside(text: &str) {
     say(text.trim_end());
 }
 
 /// Refuses two documents on standard output, before anything is done.
-pub(crate) fn check_alone(format: Format, object_there: bool) -> Result<(), Failure> {
+pub fn check_alone(format: Format, object_there: bool) -> Result<(), Failure> {
     match format {
         Format::Json if object_there => {
             let failure = Failure::input("--json and --out - both write to standard output");
@@ -86,36 +86,36 @@ static QUIET: AtomicBool = AtomicBool::new(false);
 static EVENTS: AtomicBool = AtomicBool::new(false);
 
 /// Notes what the user asks to hear.
-pub(crate) fn begin(format: Format, quiet: bool) {
+pub fn begin(format: Format, quiet: bool) {
     QUIET.store(quiet, Ordering::Relaxed);
     EVENTS.store(format == Format::Json, Ordering::Relaxed);
 }
 
 /// Returns true if the user asks for errors only.
-pub(crate) fn is_quiet() -> bool {
+pub fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
 /// Returns true if progress is reported as lines of JSON.
-pub(crate) fn tells_events() -> bool {
+pub fn tells_events() -> bool {
     EVENTS.load(Ordering::Relaxed)
 }
 
 /// Says something to the person at the terminal, unless only errors are wanted. Much of it has come from
 /// other machines.
-pub(crate) fn say(message: &str) {
+pub fn say(message: &str) {
     if !is_quiet() || message.starts_with("error: ") || message.starts_with("hint: ") {
         tell(message);
     }
 }
 
 /// `1 receiver`, or `2 receivers`.
-pub(crate) fn counted(count: usize, what: &str) -> String {
+pub fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Says what has to be known in any case.
-pub(crate) fn tell(message: &str) {
+pub fn tell(message: &str) {
     // If this fails, the user cannot be told.
     let message = without_numbers(message.to_string());
     let lines: Vec<String> =
@@ -126,7 +126,7 @@ pub(crate) fn tell(message: &str) {
 
 /// Tells of something while a command runs: with JSON a line of JSON on standard error, which begins with
 /// `{"event":`; for people what `text` says.
-pub(crate) fn event(format: Format, value: &serde_json::Value, text: impl FnOnce()) {
+pub fn event(format: Format, value: &serde_json::Value, text: impl FnOnce()) {
     match format {
         // If this fails, the user cannot be told.
         Format::Json => {
@@ -147,7 +147,7 @@ fn event_line(value: &serde_json::Value) -> String {
 }
 
 /// Says why a command failed; with JSON, standard output says it too.
-pub(crate) fn failure(format: Format, failure: &Failure) -> Exit {
+pub fn failure(format: Format, failure: &Failure) -> Exit {
     say(&format!("error: {}", failure.message));
     if let Some(hint) = &failure.hint {
         say(&format!("hint: {hint}"));

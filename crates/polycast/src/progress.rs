@@ -31,7 +31,7 @@ const FOUND_HERE: &str = "from what was here";
 
 /// Progress of an object that comes here.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Arrived {
+pub struct Arrived {
     /// Bytes that are here.
     pub bytes: u64,
     /// Bytes of these that did not have to come.
@@ -42,7 +42,7 @@ pub(crate) struct Arrived {
 
 impl Arrived {
     /// The state of a receiver of this process.
-    pub(crate) fn of(state: &ReceiverProgress) -> Self {
+    pub fn of(state: &ReceiverProgress) -> Self {
         let ReceiverProgress { bytes, spared_bytes, total, .. } = *state;
         Arrived { bytes, spared_bytes, total }
     }
@@ -60,7 +60,7 @@ impl Arrived {
 
 /// Display while a command runs; it is invisible where standard error is no terminal, and goes when it is
 /// dropped.
-pub(crate) struct Progress {
+pub struct Progress {
     bar: ProgressBar,
     /// Bytes that come over the network.
     pace: RefCell<Pace>,
@@ -74,7 +74,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     /// Says `waiting` until bytes flow.
-    pub(crate) fn start(waiting: &str) -> Self {
+    pub fn start(waiting: &str) -> Self {
         let target = if output::is_quiet() { ProgressDrawTarget::hidden() } else { screen::target() };
         let bar = ProgressBar::with_draw_target(None, target);
         bar.set_style(style("{spinner} {wide_msg}"));
@@ -86,13 +86,13 @@ impl Progress {
     }
 
     /// Shows how a request for a path stands; a user who sees no bar gets a line.
-    pub(crate) fn waiting(&self, text: &str) {
+    pub fn waiting(&self, text: &str) {
         self.quietly(text);
         self.state(text);
     }
 
     /// Shows a source's state.
-    pub(crate) fn delivery(&self, report: &Report) {
+    pub fn delivery(&self, report: &Report) {
         let running: Vec<_> = report.receivers.iter().filter(|receiver| receiver.error.is_none()).collect();
         if running.is_empty() {
             self.bar.tick();
@@ -109,7 +109,7 @@ impl Progress {
     }
 
     /// Shows how the wait for something stands.
-    pub(crate) fn state(&self, text: &str) {
+    pub fn state(&self, text: &str) {
         if self.bar.message() != text {
             self.bar.set_style(style("{spinner} {wide_msg}"));
             self.bar.set_message(text.to_string());
@@ -118,14 +118,14 @@ impl Progress {
     }
 
     /// Says it as a line where there is no bar to show it.
-    pub(crate) fn quietly(&self, text: &str) {
+    pub fn quietly(&self, text: &str) {
         if self.bar.is_hidden() {
             output::say(text);
         }
     }
 
     /// Shows how much is here of what comes here; `waiting` until something is, and `ending` once all is.
-    pub(crate) fn reception(&self, arrived: Arrived, waiting: &str, ending: &'static str) {
+    pub fn reception(&self, arrived: Arrived, waiting: &str, ending: &'static str) {
         let Arrived { bytes, spared_bytes, total } = arrived;
         match (bytes, total) {
             (0, _) => return self.state(waiting),
@@ -142,7 +142,7 @@ impl Progress {
     }
 
     /// Takes it away.
-    pub(crate) fn finish(self) {}
+    pub fn finish(self) {}
 
     /// Returns the position where so many bytes have come over the network.
     fn position(&self, came: u64, (bytes, total): (u64, u64), state: Option<&'static str>) -> Position {

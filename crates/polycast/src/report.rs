@@ -17,11 +17,11 @@ use std::path::PathBuf;
 const WAIT_FROM_S: f64 = 0.5;
 
 /// Paths at which receivers of this process have put their copies, by their names.
-pub(crate) type Copies = BTreeMap<String, PathBuf>;
+pub type Copies = BTreeMap<String, PathBuf>;
 
 /// Report of `accept`.
 #[derive(Serialize, Clone, PartialEq, Debug)]
-pub(crate) struct Acceptance {
+pub struct Acceptance {
     /// The object's id.
     pub object: String,
     /// Its name at the source.
@@ -60,7 +60,7 @@ pub(crate) struct Acceptance {
 }
 
 /// `file` or `directory`.
-pub(crate) fn kind_name(kind: ObjectKind) -> &'static str {
+pub fn kind_name(kind: ObjectKind) -> &'static str {
     match kind {
         ObjectKind::File => "file",
         ObjectKind::Directory => "directory",
@@ -69,14 +69,14 @@ pub(crate) fn kind_name(kind: ObjectKind) -> &'static str {
 }
 
 /// Prints the report of a delivery, says which receivers failed and why, and gives the exit status.
-pub(crate) fn conclude(delivery: &Delivery, format: Format) -> Result<Exit, Failure> {
+pub fn conclude(delivery: &Delivery, format: Format) -> Result<Exit, Failure> {
     output::result(format, delivery, &text(delivery, &Copies::new()))?;
     Ok(complain(&delivery.report))
 }
 
 /// The same of a delivery to all, which these have missed: names, and for how many milliseconds they have
 /// been silent.
-pub(crate) fn conclude_without(
+pub fn conclude_without(
     delivery: &Delivery,
     missed: &[(String, u64)],
     format: Format,
@@ -97,7 +97,7 @@ pub(crate) fn conclude_without(
 }
 
 /// Says what happened to the path, which receivers failed and why, and gives the exit status.
-pub(crate) fn complain(report: &Report) -> Exit {
+pub fn complain(report: &Report) -> Exit {
     if let Some(reason) = &report.path_lost {
         output::say(&format!("the transfer went on without its path: {}", Printable(reason)));
     }
@@ -122,7 +122,7 @@ pub(crate) fn complain(report: &Report) -> Exit {
 }
 
 /// Returns the reason for a receiver's failure.
-pub(crate) fn why(receiver: &ReceiverReport) -> &str {
+pub fn why(receiver: &ReceiverReport) -> &str {
     receiver.error.as_deref().unwrap_or("it did not verify all bytes")
 }
 
@@ -132,7 +132,7 @@ fn verified(report: &Report) -> usize {
 }
 
 /// The report, and where each receiver's copy is.
-pub(crate) fn document(delivery: &Delivery, copies: &Copies) -> Result<serde_json::Value, Failure> {
+pub fn document(delivery: &Delivery, copies: &Copies) -> Result<serde_json::Value, Failure> {
     let mut document = serde_json::to_value(delivery)
         .map_err(|error| Failure::unexpected(format!("cannot write JSON: {error}")))?;
     for (at, receiver) in delivery.report.receivers.iter().enumerate() {
@@ -144,7 +144,7 @@ pub(crate) fn document(delivery: &Delivery, copies: &Copies) -> Result<serde_jso
 }
 
 /// The account for people.
-pub(crate) fn text(delivery: &Delivery, copies: &Copies) -> String {
+pub fn text(delivery: &Delivery, copies: &Copies) -> String {
     let report = &delivery.report;
     let verified = verified(report);
     let how = match verified {
@@ -225,7 +225,7 @@ impl From<Received> for Acceptance {
 
 impl Acceptance {
     /// The account for people.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         if self.unchanged {
             let (name, len) = (Printable(&self.name), format_bytes(self.bytes));
             return format!("{name} ({len}) is up to date: {}\nBLAKE3 {}\n", self.path.display(), self.root);
@@ -307,7 +307,7 @@ fn between_zones(report: &Report) -> Option<String> {
 }
 
 /// A span for people: three digits say enough.
-pub(crate) fn seconds(seconds: f64) -> String {
+pub fn seconds(seconds: f64) -> String {
     if 0.0 < seconds && seconds < 0.000_095 {
         format!("{:.0} us", seconds * 1e6)
     } else if seconds < 0.0995 {

@@ -19,7 +19,7 @@ enum Side {
 }
 
 /// A table.
-pub(crate) struct Table {
+pub struct Table {
     heads: Vec<String>,
     sides: Vec<Side>,
     rows: Vec<Vec<String>>,
@@ -30,7 +30,7 @@ pub(crate) struct Table {
 
 impl Table {
     /// A table with these heads; a column whose head begins with `>` has numbers, which stand at the right.
-    pub(crate) fn new(heads: &[&str]) -> Self {
+    pub fn new(heads: &[&str]) -> Self {
         let side = |head: &&str| if head.starts_with('>') { Side::Right } else { Side::Left };
         Table {
             heads: heads.iter().map(|head| head.trim_start_matches('>').to_string()).collect(),
@@ -43,23 +43,21 @@ impl Table {
     }
 
     /// Shows so many rows at most, and says how many there are beyond.
-    #[cfg(feature = "research")]
     #[must_use]
-    pub(crate) fn at_most(mut self, rows: usize) -> Self {
+    pub fn at_most(mut self, rows: usize) -> Self {
         self.rows_max = rows;
         self
     }
 
     /// Takes so many columns together, in place of the first alone, for the name of a row.
-    #[cfg(feature = "research")]
     #[must_use]
-    pub(crate) fn named_by(mut self, columns: usize) -> Self {
+    pub fn named_by(mut self, columns: usize) -> Self {
         self.names = columns;
         self
     }
 
     /// Adds a row.
-    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         if self.rows.len() == self.rows_max {
             self.left_out += 1;
             return;
@@ -70,13 +68,12 @@ impl Table {
     }
 
     /// Returns true if no row was added.
-    #[cfg(feature = "research")]
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
     /// The table as text, each line with its end.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         match screen::terminal_width() {
             Some(width) => self.text_in(width),
             // What reads a pipe takes a row for a line.
@@ -162,8 +159,7 @@ fn placed(cell: &str, width: usize, side: Side) -> String {
 }
 
 /// A sentence of any length in lines that fit; those behind the first begin with `indent` spaces.
-#[cfg(feature = "research")]
-pub(crate) fn paragraph(text: &str, indent: usize) -> String {
+pub fn paragraph(text: &str, indent: usize) -> String {
     let lines = broken(text, screen::terminal_width().unwrap_or(screen::COLUMNS).saturating_sub(indent));
     lines.join(&format!("\n{}", " ".repeat(indent))) + "\n"
 }

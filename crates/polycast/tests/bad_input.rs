@@ -2,15 +2,11 @@
 
 mod common;
 
+use common::bad::{self, refusal, sentence};
 use common::{Place, Ran, polycast};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
-
-/// Runs a command that must fail as the user's fault, and returns what it says.
-fn refusal(arguments: &[&str]) -> String {
-    sentence(arguments, polycast(arguments))
-}
 
 /// Runs it as `refusal` does, bound by permissions: the rights that free root of them are dropped.
 fn refusal_of_permissions(arguments: &[&str]) -> String {
@@ -24,16 +20,6 @@ fn refusal_of_permissions(arguments: &[&str]) -> String {
     let ran =
         bound.args(arguments).stdin(Stdio::null()).output().expect("setpriv is a part of Linux systems");
     sentence(arguments, ran.into())
-}
-
-/// The first line of what a command said that had to fail.
-fn sentence(arguments: &[&str], ran: Ran) -> String {
-    assert_eq!(ran.status, 1, "{arguments:?}: {}", ran.stderr);
-    assert!(ran.stdout.is_empty(), "{arguments:?} printed {}", ran.stdout);
-    let first = ran.stderr.lines().next().unwrap_or_default().to_string();
-    assert!(first.starts_with("error: "), "{arguments:?}: {first}");
-    assert!(!first.contains("os error"), "{arguments:?}: {first}");
-    first
 }
 
 #[test]
@@ -115,54 +101,15 @@ fn places_that_cannot_be_written_are_named() {
     assert!(both.status == 1 && both.stdout.contains("both write to standard output"), "{}", both.stdout);
 }
 
-/// Files that no option that names a file may choke on, with what is said of some of them.
 #[test]
 fn files_that_are_none_get_one_sentence() {
-    let place = Place::new();
-    let huge = place.path("huge");
-    fs::File::create(&huge).unwrap().set_len(1 << 40).unwrap();
-    let pipe = place.path("pipe");
-    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    std::os::unix::fs::symlink("loop", place.path("loop")).unwrap();
-    let files = [
-        ("/dev/zero".to_string(), "longer than 64 MiB"),
-        (huge, "longer than 64 MiB"),
-        ("/dev/full".to_string(), "longer than 64 MiB"),
-        (place.root().to_string(), "it is a directory"),
-        (place.path("loop"), "oo many"),
-        (place.file("binary", &[0xff; 4_096]), "not text in UTF-8"),
-        (place.file("zeros", &[0; 4_096]), ""),
-        (place.file("array", b"[[[[[["), ""),
-        (place.file("number", b"7"), ""),
-        (place.file("types", b"listen = [[1]]\nmanager = {}\nseed = 'x'\nracks = true\nnodes = 3"), ""),
-        (place.file("nested.toml", format!("x = {}", "[".repeat(200_000)).as_bytes()), ""),
-        (place.file("nested.json", "[".repeat(200_000).as_bytes()), ""),
-        (place.file("tables", format!("[{}b]", "a.".repeat(100_000)).as_bytes()), ""),
-    ];
-    let options: [&[&str]; 8] = [
+    bad::check_files(&[
         &["manager", "--config"],
         &["agent", "--config"],
         &["forwarder", "--config"],
         &["label-switch", "--config"],
         &["rack-agent", "--config"],
-        &["plan", "circuits"],
-        &["plan", "cost", "--tors", "4", "--rate", "10g", "--parts"],
-        &["simulate"],
-    ];
-    for option in options {
-        for (file, says) in &files {
-            let said = refusal(&[option, &[file.as_str()]].concat());
-            assert!(said.contains(says), "{option:?} {file}: {said}");
-            assert!(said.chars().count() < 1_200, "{option:?} {file}: {said}");
-        }
-    }
-    // No program ever writes to it: this takes as long as a writer is waited for.
-    let waits: Vec<_> =
-        options.iter().map(|option| common::begin(&[*option, &[pipe.as_str()]].concat())).collect();
-    for wait in waits {
-        let ran = common::end(wait);
-        assert!(ran.status == 1 && ran.stderr.contains("no program writes to it"), "{}", ran.stderr);
-    }
+    ]);
 }
 
 #[test]

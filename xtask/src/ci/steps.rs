@@ -52,7 +52,7 @@ const CLUSTER: &[&str] = &[
     "polycast",
     "--no-default-features",
     "--features",
-    "cluster,pages",
+    "cluster",
     "--",
     "-D",
     "warnings",
@@ -80,7 +80,7 @@ pub(crate) const STEPS: &[Step] = &[
         environment: &[("RUSTDOCFLAGS", "-D warnings")],
         ..builds(DOC, &["doc", "--locked", "--workspace", "--no-deps"], 20)
     },
-    // What a newcomer builds first, and what runs on a cluster, without planners, simulator and lab.
+    // What a newcomer builds first, and what runs on a cluster.
     builds(
         "small",
         &["clippy", "--locked", "--package", "polycast", "--no-default-features", "--", "-D", "warnings"],

@@ -68,12 +68,13 @@ fn bill(
     tagged: &Tagged,
 ) -> Result<Value, String> {
     let packages = metadata["packages"].as_array().ok_or("cargo names no packages")?;
-    let own = packages
-        .iter()
-        .find(|package| package["name"] == "polycast")
-        .ok_or("there is no package polycast")?;
+    let named = |name: &str| {
+        packages.iter().find(|package| package["name"] == name).ok_or(format!("there is no package {name}"))
+    };
+    let own = named("polycast")?;
     let first = own["id"].as_str().unwrap_or_default();
-    let needed = needed(metadata, first);
+    // The other program of a release has all that this one has.
+    let needed = needed(metadata, named("polycast-research")?["id"].as_str().unwrap_or_default());
     let reference = |id: &str| {
         let package = packages.iter().find(|package| package["id"] == id).unwrap_or(&Value::Null);
         let text = |field: &str| package[field].as_str().unwrap_or_default().to_string();
@@ -144,8 +145,9 @@ mod tests {
         let package =
             |name: &str| json!({ "id": name, "name": name, "version": "1.0.0", "license": "MIT/Apache-2.0" });
         let metadata = json!({
-            "packages": [package("polycast"), package("a"), package("b"), package("c"), package("d")],
+            "packages": [package("polycast"), package("polycast-research"), package("a"), package("b"), package("c"), package("d")],
             "resolve": { "nodes": [
+                { "id": "polycast-research", "deps": [dep("polycast", &[None])] },
                 { "id": "polycast", "deps": [dep("a", &[None]), dep("b", &[Some("dev")]), dep("c", &[Some("build"), Some("dev")])] },
                 { "id": "a", "deps": [dep("c", &[None])] }, { "id": "b", "deps": [dep("d", &[None])] }, { "id": "c", "deps": [] },
             ] },
@@ -159,9 +161,9 @@ mod tests {
         let bill = bill(&metadata, &sums, &tagged).unwrap();
         let names: Vec<_> =
             bill["components"].as_array().unwrap().iter().map(|one| one["name"].clone()).collect();
-        assert_eq!(names, ["a", "c"]);
+        assert_eq!(names, ["a", "c", "polycast-research"]);
         assert_eq!(bill["components"][0]["hashes"][0]["content"], "00");
         assert_eq!(bill["components"][0]["licenses"][0]["expression"], "MIT OR Apache-2.0");
-        assert_eq!(bill["dependencies"].as_array().unwrap().len(), 3);
+        assert_eq!(bill["dependencies"].as_array().unwrap().len(), 4);
     }
 }

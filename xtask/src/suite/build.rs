@@ -3,6 +3,7 @@
 use crate::limit::{self, Cost, Running};
 use crate::workspace;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,8 +12,8 @@ use std::time::Duration;
 
 /// A build from nothing took 1,165 s on two cores, with tests beside it.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
-/// The package and the program that is given away.
-const POLYCAST: &str = "polycast";
+/// Packages with the programs that are given away, which have the same names.
+const GIVEN: [&str; 2] = ["polycast", "polycast-research"];
 /// The package of other programs that tests run.
 const EXAMPLES: &str = "polycast-examples";
 /// Builds give way to the tests that run beside them: this is how nice they are.
@@ -25,16 +26,16 @@ pub(super) const NETWORKS: [&str; 18] = [
     "polycast-lab::label_switches",
     "polycast-net::openvswitch",
     "polycast-net::orca",
-    "polycast::cables",
-    "polycast::choice",
-    "polycast::deploy",
+    "polycast-research::cables",
+    "polycast-research::choice",
+    "polycast-research::deploy",
+    "polycast-research::ipv6",
+    "polycast-research::lab",
+    "polycast-research::messages",
+    "polycast-research::parts",
     "polycast::doctor",
     "polycast::firewall",
-    "polycast::ipv6",
-    "polycast::lab",
-    "polycast::messages",
     "polycast::neighbour",
-    "polycast::parts",
     "polycast::sealed",
     "polycast::users",
     "polycast::zones",
@@ -93,8 +94,8 @@ const OVER_IPV6: [(&str, &[&str]); 5] = [
 
 impl Program {
     /// Returns true if its tests run a program of their package that may not be built yet.
-    fn waits(&self, polycast_is_there: bool) -> bool {
-        self.package == EXAMPLES || self.package == POLYCAST && !polycast_is_there
+    fn waits(&self, built: &BTreeSet<String>) -> bool {
+        self.package == EXAMPLES || GIVEN.contains(&self.package.as_str()) && !built.contains(&self.package)
     }
 
     /// The same program in a network with IPv6 alone, if it is one of those.
@@ -119,7 +120,7 @@ pub(crate) fn cargo() -> Command {
 }
 
 /// Builds the tests of `packages`; each program goes to `to_run` once it is built, and `is_here` hears when
-/// the program `polycast` is there. Gives whether all were built, and the cost.
+/// the programs that are given away are there. Gives whether all were built, and the cost.
 pub(crate) fn build(
     packages: &Packages,
     to_run: &Sender<Program>,
@@ -134,7 +135,7 @@ pub(crate) fn build(
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 // Tests of a program may be built before it is, and run it.
-                let (mut waiting, mut is_there) = (Vec::new(), false);
+                let (mut waiting, mut given) = (Vec::new(), BTreeSet::new());
                 // Nothing is lost where the tests were ended: the other end has gone with them.
                 let run = |program: Program| {
                     let once_more = program.once_more();
@@ -144,12 +145,14 @@ pub(crate) fn build(
                 let lines = messages.map(BufReader::new).into_iter().flat_map(BufRead::lines);
                 for built in lines.map_while(Result::ok).filter_map(|line| built(&line)) {
                     match built {
-                        Built::Test(program) if program.waits(is_there) => waiting.push(program),
+                        Built::Test(program) if program.waits(&given) => waiting.push(program),
                         Built::Test(program) => run(program),
-                        Built::Polycast => {
-                            is_there = true;
-                            is_here();
-                            waiting.extract_if(.., |program| !program.waits(true)).for_each(run);
+                        Built::Given(name) => {
+                            given.insert(name);
+                            if GIVEN.iter().all(|name| given.contains(*name)) {
+                                is_here();
+                            }
+                            waiting.extract_if(.., |program| !program.waits(&given)).for_each(run);
                         }
                     }
                 }
@@ -172,8 +175,8 @@ pub(crate) fn build(
 #[derive(PartialEq, Eq, Debug)]
 enum Built {
     Test(Program),
-    /// The program that is given away.
-    Polycast,
+    /// One of the programs that are given away.
+    Given(String),
 }
 
 fn built(line: &str) -> Option<Built> {
@@ -186,7 +189,7 @@ fn built(line: &str) -> Option<Built> {
     let package = package(message["package_id"].as_str()?)?;
     let (kind, target) = (message["target"]["kind"][0].as_str()?, message["target"]["name"].as_str()?);
     if message["profile"]["test"] != true {
-        return (kind == "bin" && target == POLYCAST).then_some(Built::Polycast);
+        return (kind == "bin" && GIVEN.contains(&target)).then(|| Built::Given(target.to_string()));
     }
     let name = if kind == "lib" { package.clone() } else { format!("{package}::{target}") };
     Some(Built::Test(Program { name, package, path, folder, over_ipv6: None }))
@@ -226,7 +229,7 @@ mod tests {
         assert_eq!(orca.folder, Path::new("/w/crates/net"));
         assert_eq!(test("lib", "polycast_net").name, "polycast-net");
         // What is no test program is left.
-        assert_eq!(built(&message("bin", false, "polycast")), Some(Built::Polycast));
+        assert_eq!(built(&message("bin", false, "polycast")), Some(Built::Given("polycast".into())));
         assert_eq!(built(&message("bin", false, "swarm")), None);
         assert_eq!(built(r#"{"reason":"build-finished","success":true}"#), None);
         assert_eq!(built("warning: not JSON"), None);
@@ -237,7 +240,7 @@ mod tests {
         for name in NETWORKS {
             let (package, target) =
                 name.split_once("::").map_or((name, None), |(package, target)| (package, Some(target)));
-            let folder = package.strip_prefix("polycast-").unwrap_or(package);
+            let folder = crate::arrows::folder_of(package).expect("a package of ours");
             let mut wings = workspace::WINGS.iter().map(|wing| workspace::root().join(wing).join(folder));
             let folder = wings.find(|folder| folder.exists()).expect("a package of this name");
             let file =
@@ -248,7 +251,7 @@ mod tests {
 
     #[test]
     fn tests_that_run_a_program_wait_for_it() {
-        let waits = |package: &str, is_there| {
+        let waits = |package: &str, built: &[&str]| {
             let name = package.to_string();
             Program {
                 name: name.clone(),
@@ -257,11 +260,13 @@ mod tests {
                 folder: "/".into(),
                 over_ipv6: None,
             }
-            .waits(is_there)
+            .waits(&built.iter().map(ToString::to_string).collect())
         };
-        assert!(waits(POLYCAST, false) && !waits(POLYCAST, true));
-        assert!(waits(EXAMPLES, false) && waits(EXAMPLES, true));
-        assert!(!waits("polycast-net", false));
+        let [polycast, research] = GIVEN;
+        assert!(waits(polycast, &[research]) && !waits(polycast, &[polycast]));
+        assert!(waits(research, &[polycast]) && !waits(research, &[research]));
+        assert!(waits(EXAMPLES, &[]) && waits(EXAMPLES, &GIVEN));
+        assert!(!waits("polycast-net", &[]));
     }
 
     #[test]

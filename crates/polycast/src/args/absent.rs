@@ -16,7 +16,7 @@ pub(crate) struct Part {
 }
 
 /// All that a build can lack.
-pub(crate) const PARTS: [Part; 3] = [
+pub(crate) const PARTS: [Part; 2] = [
     Part {
         is_here: cfg!(feature = "cluster"),
         said: "manager, agent, send, get, status, and all else of a cluster",
@@ -61,12 +61,6 @@ pub(crate) const PARTS: [Part; 3] = [
         build: "cargo build --release -p polycast --no-default-features --features cluster,pages",
         names: &["completions", "man"],
     },
-    Part {
-        is_here: cfg!(feature = "research"),
-        said: "plan, reproduce, simulate, lab",
-        build: "cargo build --release -p polycast",
-        names: &["plan", "reproduce", "lab", "bench", "simulate"],
-    },
 ];
 
 /// Why there is no command of this name, if other builds have it.
@@ -98,8 +92,21 @@ mod tests {
     use clap::{CommandFactory, Parser};
     use std::collections::BTreeSet;
 
-    /// The commands that every build has.
-    const ALWAYS: [&str; 7] = ["cast", "offer", "accept", "push", "bcast", "doctor", "key"];
+    /// The commands that every build has, those among them that another program runs.
+    const ALWAYS: [&str; 12] = [
+        "cast",
+        "offer",
+        "accept",
+        "push",
+        "bcast",
+        "doctor",
+        "key",
+        "plan",
+        "reproduce",
+        "lab",
+        "bench",
+        "simulate",
+    ];
 
     /// A command that a build lacks is in the table: a user never hears only that there is none of that name.
     #[test]
@@ -130,19 +137,16 @@ mod tests {
     /// The table has the commands of each feature, in their order, so that a build without it names all of
     /// them.
     #[test]
-    #[cfg(all(feature = "pages", feature = "research"))]
+    #[cfg(all(feature = "pages", feature = "cluster"))]
     fn the_table_has_the_commands_of_each_feature() {
-        use crate::args::{cluster, pages, research};
+        use crate::args::{cluster, pages};
 
         fn add<C: clap::Subcommand>(to: clap::Command) -> clap::Command {
             C::augment_subcommands(to)
         }
         let start = || clap::Command::new("polycast");
-        let groups = [
-            add::<cluster::Admission>(add::<cluster::Command>(start())),
-            add::<pages::Command>(start()),
-            add::<research::Command>(start()),
-        ];
+        let groups =
+            [add::<cluster::Admission>(add::<cluster::Command>(start())), add::<pages::Command>(start())];
         for (group, part) in groups.iter().zip(&PARTS) {
             let names: Vec<&str> = group.get_subcommands().map(clap::Command::get_name).collect();
             assert_eq!(names, part.names);

@@ -100,7 +100,7 @@ impl Lan {
     /// Begins the program on a host.
     pub(crate) fn begin(&self, host: usize, arguments: &[&str]) -> Running {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.space(host), env!("CARGO_BIN_EXE_polycast")]).args(arguments);
+        command.args(["netns", "exec", &self.space(host), super::PROGRAM]).args(arguments);
         command.arg("--json").env_remove("POLYCAST_LOG").env_remove("POLYCAST_SOCKET");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Running(Some(command.spawn().unwrap()))

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub(crate) mod authority;
+pub(crate) mod bad;
 pub(crate) mod cluster;
 pub(crate) mod hub;
 pub(crate) mod lan;
@@ -16,6 +17,16 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tempfile::TempDir;
+
+/// The program of the package whose tests these are: `polycast`, or `polycast-research`, which has all of its
+/// commands.
+pub(crate) const PROGRAM: &str = match option_env!("CARGO_BIN_EXE_polycast") {
+    Some(program) => program,
+    None => match option_env!("CARGO_BIN_EXE_polycast-research") {
+        Some(program) => program,
+        None => panic!("these are tests of a package without a program"),
+    },
+};
 
 /// Outcome of a command.
 pub(crate) struct Ran {
@@ -47,7 +58,7 @@ impl From<Output> for Ran {
 
 /// The program, without the user's settings.
 pub(crate) fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_polycast"));
+    let mut command = Command::new(PROGRAM);
     command.args(arguments);
     for name in ["POLYCAST_LOG", "POLYCAST_SOCKET", "POLYCAST_CODE"] {
         command.env_remove(name);
