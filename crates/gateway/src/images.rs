@@ -1,10 +1,12 @@
 //! A mirror of container registries (OCI distribution): manifests and layers by their digests, each read
 //! from its registry once for all hosts.
 //!
-//! The registry is asked without credentials before anything is given, and what it does not give to all is
-//! not here: the runtime then asks the registry itself, with its own secrets.
+//! The registry is asked before anything is given: for all, or for the user whose name and password come with
+//! the request. What it does not give to these is not here: the runtime then asks the registry itself, with
+//! its own secrets.
 
 pub(crate) mod artifact;
+mod login;
 pub(crate) mod pull;
 
 use crate::answers::{Answers, Fresh};
@@ -18,7 +20,9 @@ use axum::body::Body;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header};
 use axum::response::{IntoResponse, Response};
+use login::{Login, Who};
 use polycast_api::settings::{OciConfig, SettingsError};
+use polycast_types::Printable;
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -40,6 +44,8 @@ const HEAD_WITHIN: Duration = Duration::from_secs(20);
 const MANIFEST_LEN_MAX: u64 = 4 << 20;
 /// The longest answer with a token, in bytes.
 const TOKEN_LEN_MAX: u64 = 1 << 20;
+/// Tokens of a registry that are kept at most: one for each user and repository.
+const TOKENS_MAX: usize = 4_096;
 /// A token is used for so long at most.
 const TOKEN_MAX: Duration = Duration::from_secs(300);
 
@@ -107,7 +113,7 @@ struct Meta {
     hex: String,
     size: u64,
     kind: Option<HeaderValue>,
-    /// The token that it gives to all.
+    /// The token that it gives to the one who asks.
     token: Option<HeaderValue>,
 }
 
@@ -173,13 +179,13 @@ impl Images {
         }
         let mut coming = self.files.get(registry.asked(&place, &meta)?);
         if let Ok(begun) = tokio::time::timeout(HEAD_WITHIN, coming.from(range.start)).await {
-            begun.map_err(for_nobody)?;
+            begun.map_err(|trouble| for_others(trouble, &Who::of_request(&headers)))?;
         }
         *response.body_mut() = coming.body(range);
         Ok(response)
     }
 
-    /// Asks the registry for digest and length, as it tells them to all.
+    /// Asks the registry for digest and length, as it tells them to all, or to the user of the request.
     async fn meta(
         &self,
         registry: &Arc<Registry>,
@@ -193,11 +199,13 @@ impl Images {
             question.push('\n');
             question.push_str(&String::from_utf8_lossy(accept.as_bytes()));
         }
+        let who = Who::of_request(headers);
+        let id = who.id;
         let ask = async {
             let (registry, place) = (Arc::clone(registry), place.clone());
             let is_digest = hex_of(&place.reference).is_some();
             let upstream = Arc::clone(&registry.upstream);
-            let answer = upstream.in_thread(move |_| registry.meta(&place, &accepts)).await;
+            let answer = upstream.in_thread(move |_| registry.meta(&place, &accepts, &who)).await;
             let holds = match &answer {
                 Ok(_) if is_digest => DIGEST_HOLDS,
                 Ok(_) => TAG_HOLDS,
@@ -205,7 +213,7 @@ impl Images {
             };
             Fresh { answer, holds, bytes: 4_096 }
         };
-        self.metas.get(([0; 32], question), ask).await
+        self.metas.get((id, question), ask).await
     }
 }
 
@@ -227,11 +235,13 @@ pub fn registry_at(named: &str) -> (String, String) {
     (host.to_string(), format!("{scheme}://{at}"))
 }
 
+/// Tokens, by the one who asks and the repository; each until a time.
+type Tokens = BTreeMap<([u8; 32], String), (HeaderValue, Instant)>;
+
 /// A registry.
 struct Registry {
     upstream: Arc<Upstream>,
-    /// Tokens that it gives to all, by repository.
-    tokens: Mutex<BTreeMap<String, (HeaderValue, Instant)>>,
+    tokens: Mutex<Tokens>,
 }
 
 impl Registry {
@@ -256,14 +266,27 @@ impl Registry {
         })
     }
 
-    fn token(&self, name: &str) -> Option<HeaderValue> {
+    fn token(&self, name: &str, who: &Who) -> Option<HeaderValue> {
         let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-        tokens.get(name).filter(|(_, until)| Instant::now() < *until).map(|(token, _)| token.clone())
+        let known = tokens.get(&(who.id, name.to_string()));
+        known.filter(|(_, until)| Instant::now() < *until).map(|(token, _)| token.clone())
+    }
+
+    /// Keeps a token; of very many the others go.
+    fn keep_token(&self, name: &str, who: &Who, token: &HeaderValue, lives: Duration) {
+        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        tokens.retain(|_, (_, until)| now < *until);
+        if tokens.len() >= TOKENS_MAX {
+            tokens.clear();
+        }
+        // One that is about to end may end on its way.
+        tokens.insert((who.id, name.to_string()), (token.clone(), now + lives * 4 / 5));
     }
 
     /// Asks for digest and length, in this thread.
-    fn meta(&self, place: &Place, accepts: &[HeaderValue]) -> Result<Meta, Trouble> {
-        let mut response = self.ask(Method::HEAD, place, accepts)?;
+    fn meta(&self, place: &Place, accepts: &[HeaderValue], who: &Who) -> Result<Meta, Trouble> {
+        let mut response = self.ask(Method::HEAD, place, accepts, who)?;
         let text = |response: &Answer, name: &HeaderName| {
             response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_string)
         };
@@ -272,7 +295,7 @@ impl Registry {
         let (mut hex, mut size) = (named.clone().or(said), length_of(&response));
         if place.is_manifest && (hex.is_none() || size.is_none()) {
             // Some registries say it only with the manifest.
-            response = self.ask(Method::GET, place, accepts)?;
+            response = self.ask(Method::GET, place, accepts, who)?;
             let mut body = Vec::new();
             let mut reader = response.body_mut().as_reader().take(MANIFEST_LEN_MAX);
             reader.read_to_end(&mut body).map_err(|error| not_reached(error.to_string()))?;
@@ -287,51 +310,101 @@ impl Registry {
             return Err(Trouble::upstream(format!("a manifest of {size} bytes is longer than 4 MiB")));
         }
         let kind = response.headers().get(header::CONTENT_TYPE).cloned();
-        Ok(Meta { hex, size, kind, token: self.token(&place.name) })
+        Ok(Meta { hex, size, kind, token: self.token(&place.name, who) })
     }
 
-    /// Asks as one that all may be: with a token where the registry gives one to all.
-    fn ask(&self, method: Method, place: &Place, accepts: &[HeaderValue]) -> Result<Answer, Trouble> {
+    fn ask(
+        &self,
+        method: Method,
+        place: &Place,
+        accepts: &[HeaderValue],
+        who: &Who,
+    ) -> Result<Answer, Trouble> {
+        let mut headers = HeaderMap::new();
+        for accept in accepts.iter().filter(|_| place.is_manifest) {
+            headers.append(header::ACCEPT, accept.clone());
+        }
+        self.ask_with(method, place, &headers, who)
+    }
+
+    /// Asks for a layer's bytes from one on.
+    fn ask_from(&self, at: u64, place: &Place, who: &Who) -> Result<Answer, Trouble> {
+        let mut headers = HeaderMap::new();
+        let range = HeaderValue::from_str(&format!("bytes={at}-")).ok();
+        headers.extend(range.filter(|_| at > 0).map(|range| (header::RANGE, range)));
+        self.ask_with(Method::GET, place, &headers, who)
+    }
+
+    /// Asks for one, with what the registry gives to that one.
+    fn ask_with(
+        &self,
+        method: Method,
+        place: &Place,
+        headers: &HeaderMap,
+        who: &Who,
+    ) -> Result<Answer, Trouble> {
         let once = |token: Option<HeaderValue>| {
             let mut request = self.upstream.request(method.clone(), &place.path(), token.as_ref())?;
-            for accept in accepts.iter().filter(|_| place.is_manifest) {
-                request.headers_mut().append(header::ACCEPT, accept.clone());
+            for (name, value) in headers {
+                request.headers_mut().append(name, value.clone());
             }
             self.upstream.way().ask_on(request).map_err(not_reached)
         };
-        let mut response = once(self.token(&place.name))?;
+        let mut response = once(self.token(&place.name, who))?;
         if response.status() == StatusCode::UNAUTHORIZED {
-            let challenge = response.headers().get(header::WWW_AUTHENTICATE).cloned();
-            if let Some(token) = self.new_token(&place.name, challenge.as_ref())? {
+            let challenges = response.headers().get_all(header::WWW_AUTHENTICATE);
+            let challenges: Vec<String> =
+                challenges.iter().filter_map(|value| Some(value.to_str().ok()?.to_string())).collect();
+            if let Some(token) = self.new_token(&place.name, &challenges, who)? {
                 response = once(Some(token))?;
             }
         }
         match response.status() {
             status if status.is_success() => Ok(response),
-            _ => Err(for_nobody(refused(&response))),
+            _ => Err(for_others(refused(&response), who)),
         }
     }
 
-    /// Gets the token that the registry gives to all for a repository, where it gives one.
-    fn new_token(&self, name: &str, challenge: Option<&HeaderValue>) -> Result<Option<HeaderValue>, Trouble> {
-        let Some(challenge) = challenge.and_then(|value| value.to_str().ok()) else { return Ok(None) };
-        let Some(realm) = parameter(challenge, "realm").filter(|_| challenge.starts_with("Bearer ")) else {
-            return Ok(None);
+    /// Gets what opens a repository for one, by what the registry asks for: a token from its server of
+    /// tokens, or name and password.
+    fn new_token(
+        &self,
+        name: &str,
+        challenges: &[String],
+        who: &Who,
+    ) -> Result<Option<HeaderValue>, Trouble> {
+        let of = |scheme: &str| {
+            let is_of =
+                |said: &&String| said.get(..scheme.len()).is_some_and(|own| own.eq_ignore_ascii_case(scheme));
+            challenges.iter().find(is_of)
         };
-        let escaped = |text: &str| {
-            percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
-        };
+        if let Some(challenge) = of("Bearer ") {
+            return self.token_of_bearer(name, challenge, who);
+        }
+        let basic = of("Basic").and_then(|_| who.login()?.header());
+        if let Some(token) = &basic {
+            self.keep_token(name, who, token, TOKEN_MAX);
+        }
+        Ok(basic)
+    }
+
+    fn token_of_bearer(
+        &self,
+        name: &str,
+        challenge: &str,
+        who: &Who,
+    ) -> Result<Option<HeaderValue>, Trouble> {
+        let Some(realm) = parameter(challenge, "realm") else { return Ok(None) };
         if self.upstream.base().starts_with("https:") && !realm.starts_with("https:") {
             return Err(Trouble::upstream("the registry sends on for a token to what is not sealed"));
         }
-        let mut address = format!("{realm}?scope={}", escaped(&format!("repository:{name}:pull")));
-        if let Some(service) = parameter(challenge, "service") {
-            address.push_str(&format!("&service={}", escaped(service)));
-        }
         let odd = || Trouble::upstream("the registry names no address for tokens");
-        let request = axum::http::Request::get(address).body(Vec::new()).map_err(|_| odd())?;
-        // It is no nearer to this machine than the registry, as a redirect would be.
-        let mut response = self.upstream.way().ask_on(request).map_err(not_reached)?;
+        let request = token_request(realm, parameter(challenge, "service"), name, who).ok_or_else(odd)?;
+        // It is no nearer to this machine than the registry, as a redirect would be. The body of a request is
+        // for this server alone.
+        let way = self.upstream.way();
+        let answer = if request.body().is_empty() { way.ask_on(request) } else { way.ask(&request) };
+        let mut response = answer.map_err(not_reached)?;
         if !response.status().is_success() {
             return Ok(None);
         }
@@ -343,25 +416,58 @@ impl Registry {
         let token = token.and_then(|token| HeaderValue::from_str(&format!("Bearer {token}")).ok());
         let lives = Duration::from_secs(document["expires_in"].as_u64().unwrap_or(60)).min(TOKEN_MAX);
         if let Some(token) = &token {
-            let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-            let now = Instant::now();
-            tokens.retain(|_, (_, until)| now < *until);
-            // One that is about to end may end on its way.
-            tokens.insert(name.to_string(), (token.clone(), now + lives * 4 / 5));
+            self.keep_token(name, who, token, lives);
         }
         Ok(token)
     }
 }
 
-/// Turns a refusal into an absence: a runtime then asks the registry itself.
-fn for_nobody(trouble: Trouble) -> Trouble {
-    match trouble.status {
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            let why = "the registry does not give that to all: ask it with your own credentials";
-            Trouble::new(StatusCode::NOT_FOUND, why)
-        }
-        _ => trouble,
+/// The request for a token that opens a repository: with name and password, or by an identity token in the
+/// way of OAuth 2.
+fn token_request(
+    realm: &str,
+    service: Option<&str>,
+    name: &str,
+    who: &Who,
+) -> Option<axum::http::Request<Vec<u8>>> {
+    let escaped = |text: &str| {
+        percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
+    };
+    let mut question = format!("scope={}", escaped(&format!("repository:{name}:pull")));
+    if let Some(service) = service {
+        question.push_str(&format!("&service={}", escaped(service)));
     }
+    if let Some(Login::Identity(token)) = who.login() {
+        let body = format!(
+            "grant_type=refresh_token&client_id=polycast&refresh_token={}&{question}",
+            escaped(token)
+        );
+        let request = axum::http::Request::post(realm);
+        let form = HeaderValue::from_static("application/x-www-form-urlencoded");
+        return request.header(header::CONTENT_TYPE, form).body(body.into_bytes()).ok();
+    }
+    let mark = if realm.contains('?') { '&' } else { '?' };
+    let mut request = axum::http::Request::get(format!("{realm}{mark}{question}")).body(Vec::new()).ok()?;
+    let own = who.login().and_then(Login::header);
+    request.headers_mut().extend(own.map(|own| (header::AUTHORIZATION, own)));
+    Some(request)
+}
+
+/// Turns a refusal into an absence: a runtime then asks the registry itself.
+fn for_others(trouble: Trouble, who: &Who) -> Trouble {
+    if !matches!(trouble.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+        return trouble;
+    }
+    let why = match who.login() {
+        None => {
+            "the registry does not give that to all: it needs credentials (docker login, podman login)".into()
+        }
+        Some(Login::Password(user, _)) => {
+            format!("the registry does not give that to the user {}", Printable(user))
+        }
+        Some(Login::Identity(_)) => "the registry does not give that for the identity token".to_string(),
+    };
+    Trouble::new(StatusCode::NOT_FOUND, why)
 }
 
 /// A parameter of a challenge.

@@ -1,12 +1,17 @@
 //! Bytes from where an object is from at first: a server of http or https, perhaps by way of a proxy, of S3,
-//! a registry, or a file.
+//! the Hugging Face Hub, a registry, or a file.
 
+mod address;
 mod found;
 mod proxy;
 mod reach;
+pub(crate) mod repository;
+pub(crate) mod resumed;
 mod s3;
 
+pub use address::Headers;
 pub use found::{Found, Origin, Part, SCHEMES};
+pub use repository::{hub_home, hub_token};
 
 use polycast_api::error::plain;
 use polycast_net::object::{FileSource, ObjectSource};
@@ -18,7 +23,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use ureq::config::Config;
 use ureq::http::uri::Scheme;
-use ureq::http::{Request, Response, StatusCode, Uri, header};
+use ureq::http::{HeaderMap, HeaderName, Request, Response, StatusCode, Uri, header};
 use ureq::unversioned::transport::{Connector, DefaultConnector, TcpConnector};
 
 /// Time that a server may take to accept a connection, and to answer.
@@ -26,6 +31,8 @@ const SERVER_WITHIN: Duration = Duration::from_secs(30);
 /// Connections that are kept, and for how long: servers end theirs after some 60 s.
 const KEPT_MAX: usize = 16;
 const KEPT_FOR: Duration = Duration::from_secs(15);
+/// A server that says nothing for so long while it sends has failed. The agent waits for 30 s.
+const SILENCE: Duration = Duration::from_secs(20);
 /// A server may send on so often.
 const HOPS_MAX: usize = 10;
 
@@ -50,19 +57,6 @@ impl Read for Whole {
         }
         Ok(len)
     }
-}
-
-/// Asks the server, and those that it sends on to.
-fn open_at(origin: &str, proxies: Proxies) -> Result<(Option<u64>, Reader), String> {
-    let address: Uri = origin.parse().map_err(|_| "it is no address".to_string())?;
-    let request = Request::get(address).body(Vec::new()).map_err(|error| error.to_string())?;
-    let response = Servers::new(proxies).ask_on(request)?;
-    let status = response.status();
-    if status.is_client_error() || status.is_server_error() {
-        return Err(answered(status));
-    }
-    let length = length_of(&response);
-    Ok((length, Box::new(response.into_body().into_reader())))
 }
 
 /// Describes an answer that is none, as the end of a sentence.
@@ -119,7 +113,7 @@ impl Servers {
             let from = request.uri().clone();
             let to = sent_on(&from, &response)?;
             if !is_same_server(&from, &to) {
-                request.headers_mut().remove(header::AUTHORIZATION);
+                take_out_secrets(request.headers_mut());
             }
             *request.uri_mut() = to;
         }
@@ -202,6 +196,15 @@ pub(crate) fn is_same_server(one: &Uri, other: &Uri) -> bool {
     one.scheme() == other.scheme() && one.authority() == other.authority()
 }
 
+/// Takes out what is for the server alone that was asked first.
+fn take_out_secrets(headers: &mut HeaderMap) {
+    let secret = headers.iter().filter(|(_, value)| value.is_sensitive()).map(|(name, _)| name.clone());
+    let secret: Vec<HeaderName> = secret.chain([header::AUTHORIZATION]).collect();
+    for name in secret {
+        headers.remove(name);
+    }
+}
+
 /// Returns the address that a server redirects to, unless that is less secure than its own.
 fn next(from: &Uri, to: &str) -> Result<Uri, String> {
     let next = join(from, to).ok_or("the server sends on to what is no address")?;
@@ -251,7 +254,7 @@ mod tests {
     use polycast_testing::HANG;
     use std::io::{BufRead, BufReader, Write};
     use std::net::{SocketAddr, TcpListener};
-    use std::sync::mpsc;
+    use std::sync::{Arc, mpsc};
 
     /// A server that answers each request with the next of these, and says what it was asked.
     fn server(answers: Vec<String>) -> (SocketAddr, mpsc::Receiver<Vec<String>>) {
@@ -281,7 +284,8 @@ mod tests {
     fn read(origin: &str, proxies: &[(&str, &str)]) -> Result<String, String> {
         let get =
             |name: &str| proxies.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string());
-        let (_, mut reader) = open_at(origin, Proxies::of(get))?;
+        let address = address::Address { text: origin.into(), headers: Arc::default(), etag: None };
+        let (_, mut reader) = address.open_by(Proxies::of(get))?;
         let mut text = String::new();
         reader.read_to_string(&mut text).map_err(|error| error.to_string())?;
         Ok(text)

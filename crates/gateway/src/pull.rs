@@ -2,9 +2,10 @@
 
 use crate::counts::Counts;
 use crate::files::{Endpoint, Files};
+use crate::origin::repository::digest_of;
 use crate::place::{FilePlace, is_commit};
 use crate::trouble::Trouble;
-use crate::upstream::Upstream;
+use crate::upstream::{Digest, Upstream};
 use axum::http::{HeaderValue, Method};
 use polycast_api::agent::Object;
 use polycast_types::without_secrets;
@@ -26,7 +27,7 @@ pub struct Repository {
 
 impl Repository {
     /// Path of the repository's files at the hub.
-    fn place(&self) -> String {
+    pub(crate) fn place(&self) -> String {
         if self.kind == "models" { self.name.clone() } else { format!("{}/{}", self.kind, self.name) }
     }
 }
@@ -57,8 +58,7 @@ impl Puller {
     /// # Errors
     /// The token cannot be one.
     pub fn new(upstream: &str, agent: &Path, token: Option<&str>) -> Result<Self, String> {
-        let token = token.map(|token| HeaderValue::from_str(&format!("Bearer {token}")));
-        let token = token.transpose().map_err(|_| "the token has characters that no token has")?;
+        let token = bearer(token)?;
         let upstream = Arc::new(Upstream::new(upstream.trim_end_matches('/')));
         let files = Arc::new(Files::new(agent, Endpoint::Hub, Arc::new(Counts::default())));
         Ok(Puller { upstream, files, token })
@@ -73,39 +73,12 @@ impl Puller {
         repository: &Repository,
         revision: &str,
     ) -> Result<(String, Vec<String>), String> {
-        let base = format!("/api/{}/{}", repository.kind, repository.name);
-        let revision = percent_encoding::utf8_percent_encode(revision, percent_encoding::NON_ALPHANUMERIC);
-        let (about, _) = self.ask(&format!("{base}/revision/{revision}")).await?;
-        let commit = about["sha"].as_str().filter(|commit| is_commit(commit));
-        let commit = commit.ok_or("the hub does not say which commit that is")?.to_string();
-        let mut next = Some(format!("{base}/tree/{commit}?recursive=true&expand=false"));
-        let mut paths = Vec::new();
-        for _ in 0..PAGES_MAX {
-            let Some(page) = next else { return Ok((commit, paths)) };
-            let (listed, more) = self.ask(&page).await?;
-            let entries = listed.as_array().ok_or("the hub's list of files is none")?;
-            let files = entries.iter().filter(|entry| entry["type"] == "file");
-            for path in files.filter_map(|entry| entry["path"].as_str()) {
-                check_path(path)?;
-                paths.push(path.to_string());
-            }
-            next = more;
-        }
-        Err(format!("the hub's list of files has more than {PAGES_MAX} pages"))
-    }
-
-    /// Asks for a document; gives the path of the next page, too.
-    async fn ask(&self, path: &str) -> Result<(Value, Option<String>), String> {
-        let request = self.upstream.request(Method::GET, path, self.token.as_ref()).map_err(in_words)?;
-        let said = self.upstream.ask(request).await.map_err(in_words)?;
-        if !said.status.is_success() {
-            let why = said.headers.get(crate::trouble::ERROR_MESSAGE).and_then(|why| why.to_str().ok());
-            return Err(why.map_or_else(|| crate::origin::answered(said.status), str::to_string));
-        }
-        let next = self.upstream.next_page(&said.headers);
-        serde_json::from_slice(&said.body)
-            .map(|document| (document, next))
-            .map_err(|_| "the hub's answer is no JSON".into())
+        let (upstream, repository) = (Arc::clone(&self.upstream), repository.clone());
+        let (revision, token) = (revision.to_string(), self.token.clone());
+        let listed =
+            tokio::task::spawn_blocking(move || list_here(&upstream, &repository, &revision, token.as_ref()));
+        let (commit, files) = listed.await.map_err(|error| error.to_string())??;
+        Ok((commit, files.into_iter().map(|file| file.path).collect()))
     }
 
     /// Brings a file into the agent's store.
@@ -125,6 +98,64 @@ impl Puller {
         let (object, source) = self.files.object(&asked).await.map_err(in_words)?;
         Ok(Pulled { object, etag, bytes, source: source.name() })
     }
+}
+
+/// A file in a list, with digest and length where the list has them.
+pub(crate) struct Listed {
+    pub path: String,
+    pub digest: Option<(Digest, String, u64)>,
+}
+
+/// A user's token as the hub takes it.
+pub(crate) fn bearer(token: Option<&str>) -> Result<Option<HeaderValue>, String> {
+    let token = token.map(|token| HeaderValue::from_str(&format!("Bearer {token}")));
+    token.transpose().map_err(|_| "the token has characters that no token has".into())
+}
+
+/// The commit that a revision stands for, and its files, asked for in this thread.
+pub(crate) fn list_here(
+    upstream: &Upstream,
+    repository: &Repository,
+    revision: &str,
+    token: Option<&HeaderValue>,
+) -> Result<(String, Vec<Listed>), String> {
+    let base = format!("/api/{}/{}", repository.kind, repository.name);
+    let revision = percent_encoding::utf8_percent_encode(revision, percent_encoding::NON_ALPHANUMERIC);
+    let (about, _) = ask(upstream, &format!("{base}/revision/{revision}"), token)?;
+    let commit = about["sha"].as_str().filter(|commit| is_commit(commit));
+    let commit = commit.ok_or("the hub does not say which commit that is")?.to_string();
+    let mut next = Some(format!("{base}/tree/{commit}?recursive=true&expand=false"));
+    let mut listed = Vec::new();
+    for _ in 0..PAGES_MAX {
+        let Some(page) = next else { return Ok((commit, listed)) };
+        let (entries, more) = ask(upstream, &page, token)?;
+        let entries = entries.as_array().ok_or("the hub's list of files is none")?;
+        for entry in entries.iter().filter(|entry| entry["type"] == "file") {
+            let Some(path) = entry["path"].as_str() else { continue };
+            check_path(path)?;
+            listed.push(Listed { path: path.to_string(), digest: digest_of(entry) });
+        }
+        next = more;
+    }
+    Err(format!("the hub's list of files has more than {PAGES_MAX} pages"))
+}
+
+/// Asks for a document; gives the path of the next page, too.
+fn ask(
+    upstream: &Upstream,
+    path: &str,
+    token: Option<&HeaderValue>,
+) -> Result<(Value, Option<String>), String> {
+    let request = upstream.request(Method::GET, path, token).map_err(in_words)?;
+    let said = upstream.ask_here(&request).map_err(in_words)?;
+    if !said.status.is_success() {
+        let why = said.headers.get(crate::trouble::ERROR_MESSAGE).and_then(|why| why.to_str().ok());
+        return Err(why.map_or_else(|| crate::origin::answered(said.status), str::to_string));
+    }
+    let next = upstream.next_page(&said.headers);
+    serde_json::from_slice(&said.body)
+        .map(|document| (document, next))
+        .map_err(|_| "the hub's answer is no JSON".into())
 }
 
 fn in_words(trouble: Trouble) -> String {

@@ -201,19 +201,12 @@ impl Upstream {
 
     /// Asks a question, and gives what is answered, whatever it is.
     pub(crate) async fn ask(&self, request: Request<Vec<u8>>) -> Result<Said, Trouble> {
-        self.in_thread(move |servers| {
-            let response = servers.ask(&request).map_err(not_reached)?;
-            let (status, headers) = (response.status(), response.headers().clone());
-            let mut body = Vec::new();
-            let mut reader = response.into_body().into_reader().take(ANSWER_LEN_MAX + 1);
-            reader.read_to_end(&mut body).map_err(|error| not_reached(error.to_string()))?;
-            if body.len() as u64 > ANSWER_LEN_MAX {
-                let long = format!("the hub's answer is longer than {} MiB", ANSWER_LEN_MAX >> 20);
-                return Err(Trouble::upstream(long));
-            }
-            Ok(Said { status, headers, body: body.into() })
-        })
-        .await
+        self.in_thread(move |servers| said(servers, &request)).await
+    }
+
+    /// The same in this thread.
+    pub(crate) fn ask_here(&self, request: &Request<Vec<u8>>) -> Result<Said, Trouble> {
+        said(&self.asked, request)
     }
 
     /// Asks for the headers of a file, with the token of the client.
@@ -221,6 +214,24 @@ impl Upstream {
         let request = self.request(Method::HEAD, &place.at(&place.revision), token)?;
         self.in_thread(move |servers| meta(servers, request)).await
     }
+
+    /// The same in this thread.
+    pub(crate) fn meta_here(&self, place: &FilePlace, token: Option<&HeaderValue>) -> Result<Meta, Trouble> {
+        meta(&self.asked, self.request(Method::HEAD, &place.at(&place.revision), token)?)
+    }
+}
+
+fn said(servers: &Servers, request: &Request<Vec<u8>>) -> Result<Said, Trouble> {
+    let response = servers.ask(request).map_err(not_reached)?;
+    let (status, headers) = (response.status(), response.headers().clone());
+    let mut body = Vec::new();
+    let mut reader = response.into_body().into_reader().take(ANSWER_LEN_MAX + 1);
+    reader.read_to_end(&mut body).map_err(|error| not_reached(error.to_string()))?;
+    if body.len() as u64 > ANSWER_LEN_MAX {
+        let long = format!("the hub's answer is longer than {} MiB", ANSWER_LEN_MAX >> 20);
+        return Err(Trouble::upstream(long));
+    }
+    Ok(Said { status, headers, body: body.into() })
 }
 
 /// Reads a file's bytes, in this thread: each piece is given to `take`, until that returns false.

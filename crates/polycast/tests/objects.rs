@@ -197,7 +197,7 @@ fn wrong_bytes_are_refused_and_the_next_origin_is_asked() {
         (vec!["fetch", "name:y", "--from", &nowhere, "--out", &out], "cannot get file://"),
         (
             vec!["fetch", "name:y", "--from", "gopher://x", "--out", &out],
-            "no address of https, http, s3, oci or a file",
+            "no address of https, http, s3, hf, oci or a file",
         ),
         (vec!["publish", "a topic", &out], "cannot read"),
     ] {

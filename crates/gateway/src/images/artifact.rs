@@ -1,8 +1,9 @@
 //! Files that a registry keeps as layers of an artifact, such as a model: each by its digest.
 
+use super::login::Who;
 use super::pull::{ACCEPTED, Image};
 use super::{MANIFEST_LEN_MAX, Registry, hex_of, registry_of};
-use crate::origin::{Found, Part, Reader, length_of};
+use crate::origin::{Found, Part, Reader, resumed};
 use crate::trouble::Trouble;
 use axum::http::{HeaderValue, Method};
 use polycast_types::without_secrets;
@@ -26,6 +27,7 @@ pub(crate) struct Layer {
     registry: Arc<Registry>,
     image: Image,
     digest: String,
+    who: Who,
 }
 
 impl fmt::Debug for Layer {
@@ -48,14 +50,16 @@ pub(crate) fn named(text: &str) -> Result<Image, String> {
 /// The files of an artifact, asked for in this thread.
 pub(crate) fn find(text: &str) -> Result<Found, String> {
     let image = named(text)?;
-    let (_, registry) = registry_of(&image.registry);
-    let mut manifest = manifest(&registry, &image, &image.reference)?;
+    let (host, registry) = registry_of(&image.registry);
+    let who = Who::of_files(&host)?;
+    let mut manifest = manifest(&registry, &image, &image.reference, &who)?;
     if let Some(several) = manifest["manifests"].as_array() {
         let [one] = &several[..] else {
             return Err("there are several artifacts of that name: name one by its digest".into());
         };
         let one = one["digest"].as_str().filter(|digest| hex_of(digest).is_some());
-        manifest = self::manifest(&registry, &image, one.ok_or("the list names a digest that is none")?)?;
+        manifest =
+            self::manifest(&registry, &image, one.ok_or("the list names a digest that is none")?, &who)?;
     }
     let layers = manifest["layers"].as_array().ok_or("the manifest names no layers")?;
     if layers.len() > FILES_MAX {
@@ -79,8 +83,8 @@ pub(crate) fn find(text: &str) -> Result<Found, String> {
                 return Err("its layers have no names of files: for an image use polycast image pull".into());
             }
         };
-        let (registry, image) = (Arc::clone(&registry), image.clone());
-        parts.push(Part::of_layer(path, digest.clone(), bytes, Layer { registry, image, digest })?);
+        let (registry, image, who) = (Arc::clone(&registry), image.clone(), who.clone());
+        parts.push(Part::of_layer(path, digest.clone(), bytes, Layer { registry, image, digest, who })?);
     }
     match parts.len() {
         0 => Err("the manifest names no layers".into()),
@@ -90,12 +94,12 @@ pub(crate) fn find(text: &str) -> Result<Found, String> {
 }
 
 /// A manifest, whose bytes have the digest by which it is asked for, or that its registry has said.
-fn manifest(registry: &Registry, image: &Image, reference: &str) -> Result<Value, String> {
+fn manifest(registry: &Registry, image: &Image, reference: &str, who: &Who) -> Result<Value, String> {
     let place = image.place(true, reference);
     let accepts = ACCEPTED.map(HeaderValue::from_static);
-    let meta = registry.meta(&place, &accepts).map_err(|trouble| in_words(&trouble))?;
+    let meta = registry.meta(&place, &accepts, who).map_err(|trouble| in_words(&trouble))?;
     let at = image.place(true, &format!("sha256:{}", meta.hex));
-    let response = registry.ask(Method::GET, &at, &accepts).map_err(|trouble| in_words(&trouble))?;
+    let response = registry.ask(Method::GET, &at, &accepts, who).map_err(|trouble| in_words(&trouble))?;
     let mut body = Vec::new();
     let mut reader = response.into_body().into_reader().take(MANIFEST_LEN_MAX);
     reader.read_to_end(&mut body).map_err(|error| error.to_string())?;
@@ -109,9 +113,11 @@ fn manifest(registry: &Registry, image: &Image, reference: &str) -> Result<Value
 impl Layer {
     /// Begins to read its bytes, which the agent compares with the digest.
     pub(crate) fn open(&self) -> Result<(Option<u64>, Reader), String> {
-        let place = self.image.place(false, &self.digest);
-        let response = self.registry.ask(Method::GET, &place, &[]).map_err(|trouble| in_words(&trouble))?;
-        Ok((length_of(&response), Box::new(response.into_body().into_reader())))
+        let (layer, place) = (self.clone(), self.image.place(false, &self.digest));
+        let ask = move |at: u64| {
+            layer.registry.ask_from(at, &place, &layer.who).map_err(|trouble| in_words(&trouble))
+        };
+        resumed::open(ask, true)
     }
 }
 

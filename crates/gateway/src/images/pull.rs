@@ -1,5 +1,6 @@
 //! The manifests and layers of an image, brought here before a runtime asks for them.
 
+use super::login::Who;
 use super::{Place, Registry, hex_of, registry_of};
 use crate::counts::Counts;
 use crate::files::{Endpoint, Files};
@@ -91,22 +92,26 @@ pub struct ImagePuller {
     registry: Arc<Registry>,
     files: Arc<Files>,
     image: Image,
+    who: Who,
 }
 
 impl ImagePuller {
-    /// Pulls an image, by the agent with this socket.
-    #[must_use]
-    pub fn new(image: Image, agent: &Path) -> Self {
-        let (_, registry) = registry_of(&image.registry);
+    /// Pulls an image, by the agent with this socket, with the user's credentials for the registry.
+    ///
+    /// # Errors
+    /// The credentials cannot be read, in a sentence.
+    pub fn new(image: Image, agent: &Path) -> Result<Self, String> {
+        let (host, registry) = registry_of(&image.registry);
+        let who = Who::of_files(&host)?;
         let files = Arc::new(Files::new(agent, Endpoint::Images, Arc::new(Counts::default())));
-        ImagePuller { registry, files, image }
+        Ok(ImagePuller { registry, files, image, who })
     }
 
     /// Brings the manifests that lead to the image for a platform, such as `linux/amd64`; gives them, and
     /// what is left to bring.
     ///
     /// # Errors
-    /// The registry does not give it to all, or there is none for that platform, in a sentence.
+    /// The registry does not give it to this user, or there is none for that platform, in a sentence.
     pub async fn manifests(&self, platform: &str) -> Result<(Vec<PulledBlob>, Vec<Left>), String> {
         let (first, document) = self.manifest(&self.image.reference).await?;
         let mut brought = vec![first];
@@ -148,9 +153,10 @@ impl ImagePuller {
 
     async fn blob(&self, kind: &'static str, place: Place) -> Result<PulledBlob, String> {
         let accepts = ACCEPTED.map(HeaderValue::from_static);
-        let (registry, asked) = (Arc::clone(&self.registry), place.clone());
+        let (registry, asked, who) = (Arc::clone(&self.registry), place.clone(), self.who.clone());
         let upstream = Arc::clone(&registry.upstream);
-        let meta = upstream.in_thread(move |_| registry.meta(&asked, &accepts)).await.map_err(in_words)?;
+        let meta =
+            upstream.in_thread(move |_| registry.meta(&asked, &accepts, &who)).await.map_err(in_words)?;
         let (digest, bytes) = (format!("sha256:{}", meta.hex), meta.size);
         if bytes == 0 {
             return Ok(PulledBlob { kind, digest, bytes, object: None, source: "store" });

@@ -1,18 +1,21 @@
 //! Addresses of origins, and the files that are there: one, or several.
 
+use super::Reader;
+use super::address::{Address, Headers};
+use super::repository::{self, HubFile};
 use super::s3::{Account, Place};
-use super::{Proxies, Reader, Whole, open_at};
 use crate::images::artifact::{self, Layer};
-use polycast_net::object::{FileSource, ObjectSource};
-use std::path::Path;
+use polycast_net::store::check_name;
+use std::sync::Arc;
 
 /// Beginnings of addresses that are read here.
-pub const SCHEMES: [&str; 5] = ["https://", "http://", "file:///", "s3://", "oci://"];
+pub const SCHEMES: [&str; 6] = ["https://", "http://", "file:///", "s3://", "hf://", "oci://"];
 
 /// An address of an origin.
 #[derive(Clone, Debug)]
 pub struct Origin {
     text: String,
+    headers: Arc<Headers>,
 }
 
 /// A file of an origin.
@@ -30,10 +33,11 @@ pub struct Part {
 /// Place of a file.
 #[derive(Clone, Debug)]
 enum From {
-    Address(String),
+    Address(Address),
     /// An object of S3, in the state that this one has.
     S3(Place, String),
     Layer(Box<Layer>),
+    Hub(Box<HubFile>),
 }
 
 /// Files at an address.
@@ -52,7 +56,7 @@ impl Origin {
     /// No such address is read here, in a sentence.
     pub fn parse(text: &str) -> Result<Self, String> {
         if !SCHEMES.iter().any(|scheme| text.starts_with(scheme)) {
-            return Err("it is no address of https, http, s3, oci or a file".into());
+            return Err("it is no address of https, http, s3, hf, oci or a file".into());
         }
         if let Some(place) = text.strip_prefix("s3://") {
             Place::parse(place)?;
@@ -60,7 +64,21 @@ impl Origin {
         if let Some(place) = text.strip_prefix("oci://") {
             artifact::named(place)?;
         }
-        Ok(Origin { text: text.to_string() })
+        if let Some(place) = text.strip_prefix("hf://") {
+            repository::Place::parse(place)?;
+        }
+        Ok(Origin { text: text.to_string(), headers: Arc::default() })
+    }
+
+    /// Sends these headers to its server.
+    ///
+    /// # Errors
+    /// It is no address of http or https, in a sentence.
+    pub fn with(self, headers: Headers) -> Result<Self, String> {
+        if !headers.is_empty() && !self.text.starts_with("http") {
+            return Err("headers go with addresses of https and http".into());
+        }
+        Ok(Origin { headers: Arc::new(headers), ..self })
     }
 
     /// The files that are there, asked for in this thread. Only where there may be several is a server asked.
@@ -71,13 +89,33 @@ impl Origin {
         if let Some(place) = self.text.strip_prefix("oci://") {
             return artifact::find(place);
         }
+        if let Some(place) = self.text.strip_prefix("hf://") {
+            return repository::Place::parse(place)?.find();
+        }
         match self.text.strip_prefix("s3://").map(Place::parse).transpose()? {
             Some(place) if place.is_prefix() => below(&place),
             _ => {
                 let (path, key) = (String::new(), format!("url:{}", self.text));
-                Ok(Found::One(Part { path, key, bytes: None, from: From::Address(self.text.clone()) }))
+                let (text, headers) = (self.text.clone(), Arc::clone(&self.headers));
+                let from = From::Address(Address { text, headers, etag: None });
+                Ok(Found::One(Part { path, key, bytes: None, from }))
             }
         }
+    }
+
+    /// The same, each by a key that stands for its present state alone: an address keeps meaning the bytes
+    /// that were read there first, and this one is to mean those that are there now.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn find_now(&self) -> Result<Found, String> {
+        let mut found = self.find()?;
+        if let Found::One(part) = &mut found
+            && let From::Address(address) = &mut part.from
+        {
+            part.key = format!("{}@{}", part.key, address.state_now()?);
+        }
+        Ok(found)
     }
 }
 
@@ -124,23 +162,32 @@ impl Part {
         Ok(Part { path: checked(path)?, key, bytes, from: From::Layer(Box::new(layer)) })
     }
 
+    /// A file of a repository of the hub's.
+    pub(super) fn of_hub(path: &str, key: String, bytes: u64, file: HubFile) -> Result<Self, String> {
+        Ok(Part { path: checked(path)?, key, bytes: Some(bytes), from: From::Hub(Box::new(file)) })
+    }
+
+    /// The name that a copy of it alone gets: the end of its path, or of its address.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        let text = match &self.from {
+            From::Address(address) => address.text.split(['?', '#']).next().unwrap_or_default(),
+            _ => &self.path,
+        };
+        let end = text.rsplit('/').find(|part| !part.is_empty()).unwrap_or_default();
+        if check_name(end).is_ok() { end } else { "object" }
+    }
+
     /// Begins to read it; gives its length where that is known.
     ///
     /// # Errors
     /// It cannot be read, in a sentence.
     pub fn open(&self) -> Result<(Option<u64>, Reader), String> {
         match &self.from {
-            From::S3(place, etag) => Account::of_environment()?.open(place, Some(etag)),
+            From::S3(place, etag) => Account::of_environment()?.open(place, Some(etag.clone())),
             From::Layer(layer) => layer.open(),
-            From::Address(text) => match text.split_once("://") {
-                Some(("file", path)) => {
-                    let file =
-                        FileSource::open_as_it_is(Path::new(path)).map_err(|error| error.to_string())?;
-                    Ok((Some(file.len()), Box::new(Whole { file, at: 0 })))
-                }
-                Some(("s3", place)) => Account::of_environment()?.open(&Place::parse(place)?, None),
-                _ => open_at(text, Proxies::of_environment()),
-            },
+            From::Hub(file) => file.open(),
+            From::Address(address) => address.open(),
         }
     }
 }
@@ -151,10 +198,19 @@ mod tests {
 
     #[test]
     fn addresses_that_are_read_are_known_and_no_path_leads_out() {
-        for text in ["https://a/b", "file:///a", "s3://bucket/key", "s3://bucket/", "oci://ghcr.io/o/i:1"] {
+        for text in [
+            "https://a/b",
+            "file:///a",
+            "s3://bucket/key",
+            "s3://bucket/",
+            "hf://o/m@v1",
+            "oci://ghcr.io/o/i:1",
+        ] {
             Origin::parse(text).unwrap();
         }
-        for text in ["gs://b/k", "ftp://a", "file://a", "s3://b/", "oci://", "oci://ghcr.io/o/../i", "a"] {
+        for text in
+            ["gs://b/k", "ftp://a", "file://a", "s3://b/", "hf://m", "oci://", "oci://ghcr.io/o/../i", "a"]
+        {
             Origin::parse(text).unwrap_err();
         }
         for path in ["", "../a", "a/../b", "a//b", "/a", "a\nb"] {

@@ -1,7 +1,7 @@
 //! Objects of S3, and of servers that speak it: requests signed with the caller's keys (version 4 of AWS
 //! signatures), where the usual environment and configuration have such.
 
-use super::{Answer, Proxies, Reader, Servers, answered, length_of};
+use super::{Answer, Proxies, Reader, SILENCE, Servers, answered, resumed};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use ring::digest::{SHA256, digest};
 use ring::hmac::{HMAC_SHA256, Key, sign};
@@ -129,9 +129,22 @@ impl Account {
     }
 
     /// Asks for an object; one of another state than `etag` is none.
-    pub(super) fn open(&self, place: &Place, etag: Option<&str>) -> Result<(Option<u64>, Reader), String> {
-        let response = self.ask(place, "", etag)?;
-        Ok((length_of(&response), Box::new(response.into_body().into_reader())))
+    pub(super) fn open(self, place: &Place, etag: Option<String>) -> Result<(Option<u64>, Reader), String> {
+        let place = place.clone();
+        let ask = move |at: u64| {
+            let wish = Wish { etag: etag.as_deref(), range: (at > 0).then(|| format!("bytes={at}-")) };
+            self.ask(&place, "", &wish)
+        };
+        resumed::open(ask, false)
+    }
+
+    /// The state that an object has now: its first byte is asked for, since the right to list is another one.
+    pub(super) fn etag(&self, place: &Place) -> Result<String, String> {
+        let first = Wish { etag: None, range: Some("bytes=0-0".into()) };
+        let answer = self.ask(place, "", &first)?;
+        let etag = answer.headers().get(header::ETAG).and_then(|etag| etag.to_str().ok());
+        let etag = etag.map(|etag| etag.trim_matches('"').to_string());
+        etag.filter(|etag| is_etag(etag)).ok_or_else(|| "the server does not say the object's state".into())
     }
 
     /// The objects whose keys begin like this.
@@ -148,7 +161,7 @@ impl Account {
             write!(query, "encoding-type=url&list-type=2&prefix={}", escaped(&prefix.key))
                 .map_err(|error| error.to_string())?;
             let mut body = String::new();
-            let response = self.ask(&bucket, &query, None)?;
+            let response = self.ask(&bucket, &query, &Wish::default())?;
             let mut reader = response.into_body().into_reader().take(PAGE_LEN_MAX);
             reader.read_to_string(&mut body).map_err(|error| error.to_string())?;
             page(&body, &mut listed)?;
@@ -161,9 +174,9 @@ impl Account {
     }
 
     /// Asks, once more where the bucket is in another region than it was thought to be.
-    fn ask(&self, place: &Place, query: &str, etag: Option<&str>) -> Result<Answer, String> {
+    fn ask(&self, place: &Place, query: &str, wish: &Wish<'_>) -> Result<Answer, String> {
         let mut region = self.region.clone();
-        let servers = Servers::new(Proxies::of_environment());
+        let servers = Servers::new(Proxies::of_environment()).silent_at_most(SILENCE);
         loop {
             let mut address = self.address(place, &region);
             if !query.is_empty() {
@@ -176,10 +189,12 @@ impl Account {
             if let Some(keys) = &self.keys {
                 *request.headers_mut() = signed(keys, &region, &uri, &time(now))?;
             }
-            if let Some(etag) = etag {
-                let value =
-                    HeaderValue::from_str(&format!("\"{etag}\"")).map_err(|error| error.to_string())?;
-                request.headers_mut().insert(header::IF_MATCH, value);
+            let state = wish.etag.map(|etag| (header::IF_MATCH, format!("\"{etag}\"")));
+            for (name, value) in
+                state.into_iter().chain(wish.range.clone().map(|range| (header::RANGE, range)))
+            {
+                let value = HeaderValue::from_str(&value).map_err(|error| error.to_string())?;
+                request.headers_mut().insert(name, value);
             }
             let response = servers.ask(&request)?;
             if response.status().is_success() {
@@ -210,6 +225,18 @@ impl Account {
         };
         format!("{}{code}{why}", answered(status))
     }
+}
+
+/// State and part of an object that are asked for.
+#[derive(Default)]
+struct Wish<'a> {
+    etag: Option<&'a str>,
+    range: Option<String>,
+}
+
+/// Returns true if this can be the name of an object's state.
+fn is_etag(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
 }
 
 /// Keys by the names that they have in files.
@@ -243,9 +270,8 @@ fn page(text: &str, listed: &mut Vec<Listed>) -> Result<(), String> {
         let key = key.replace('+', " ");
         let key = percent_decode_str(&key).decode_utf8().map_err(|_| "a key is no UTF-8")?.into_owned();
         let etag = unescaped(etag).trim_matches('"').to_string();
-        let is_known = |c: char| c.is_ascii_alphanumeric() || c == '-';
         let bytes = tag(entry, "Size").and_then(|size| size.parse().ok());
-        let bytes = bytes.filter(|_| !etag.is_empty() && etag.chars().all(is_known)).ok_or_else(odd)?;
+        let bytes = bytes.filter(|_| is_etag(&etag)).ok_or_else(odd)?;
         listed.push(Listed { key, etag, bytes });
     }
     Ok(())

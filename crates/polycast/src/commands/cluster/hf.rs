@@ -9,6 +9,7 @@ use futures_util::stream::{self, StreamExt as _};
 use polycast_api::agent::Object;
 use polycast_api::agent::send_event::Event;
 use polycast_api::client::{AgentClient, SendOptions, default_socket};
+use polycast_gateway::origin::{hub_home, hub_token};
 use polycast_gateway::pull::{Pulled, Puller, Repository};
 use polycast_types::{Printable, format_bytes};
 use serde_json::{Value, json};
@@ -101,7 +102,7 @@ pub(super) fn run(
     let folder = cache.join(format!("{kind}--{}", name.replace('/', "--")));
     let socket = args.local.socket.clone().unwrap_or_else(default_socket);
     let refused = |why: String| Failure::input(format!("cannot pull {name}: {}", Printable(&why)));
-    let puller = Puller::new(&args.upstream, &socket, token().as_deref()).map_err(refused)?;
+    let puller = Puller::new(&args.upstream, &socket, hub_token().as_deref()).map_err(refused)?;
     let (commit, files) = runtime()?.block_on(async {
         // Without an agent nothing needs to be asked.
         let agent = AgentClient::connect(&socket).await?;
@@ -230,29 +231,10 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.trim().is_empty())
 }
 
-/// The folder in which the Hub's clients keep all that is theirs.
-fn home() -> Option<PathBuf> {
-    let usual = || {
-        let cache = variable("XDG_CACHE_HOME").map(PathBuf::from);
-        let cache = cache.or_else(|| variable("HOME").map(|home| PathBuf::from(home).join(".cache")));
-        cache.map(|cache| cache.join("huggingface"))
-    };
-    variable("HF_HOME").map(PathBuf::from).or_else(usual)
-}
-
 fn usual_cache() -> Result<PathBuf, Failure> {
-    let cache = variable("HF_HUB_CACHE").map(PathBuf::from).or_else(|| home().map(|home| home.join("hub")));
+    let cache =
+        variable("HF_HUB_CACHE").map(PathBuf::from).or_else(|| hub_home().map(|home| home.join("hub")));
     cache.ok_or_else(|| Failure::input("there is no folder for the cache").hint("name one: --cache DIR"))
-}
-
-/// The user's token, where the Hub's clients look for it.
-fn token() -> Option<String> {
-    let file = || {
-        let path = variable("HF_TOKEN_PATH").map(PathBuf::from).or_else(|| Some(home()?.join("token")))?;
-        fs::read_to_string(path).ok()
-    };
-    let token = variable("HF_TOKEN").or_else(file)?;
-    Some(token.trim().to_string()).filter(|token| !token.is_empty())
 }
 
 /// Returns true if a file is chosen: by one of the patterns, if there are any, and by none of the others.

@@ -78,7 +78,7 @@ fn pull(args: &PullArgs, format: Format) -> Result<Exit, Failure> {
     let files = runtime()?.block_on(async {
         // Without an agent nothing needs to be asked.
         let agent = AgentClient::connect(&socket).await?;
-        let puller = ImagePuller::new(image, &socket);
+        let puller = ImagePuller::new(image, &socket).map_err(refused)?;
         let (manifests, left) = puller.manifests(&platform).await.map_err(refused)?;
         let mut files: Vec<Value> = Vec::new();
         for manifest in &manifests {
