@@ -15,6 +15,7 @@
 //! # }
 //! ```
 
+mod assemble;
 mod bring;
 mod catalog;
 mod choice;

@@ -1,6 +1,7 @@
 //! The gRPC service for applications (Republic Table I).
 
 use super::Shared;
+use super::assemble;
 use super::bring;
 use super::catalog::{Available, Snapshot};
 use super::choice::Choice;
@@ -21,12 +22,12 @@ use polycast_api::agent::agent_server::Agent;
 use polycast_api::agent::fetch_request::What;
 use polycast_api::agent::send_event::Event;
 use polycast_api::agent::{
-    AddRequest, Caller, CreateGroupRequest, CreateStreamRequest, CreateStreamResponse, DeleteRequest,
-    DeleteResponse, DrainRequest, DrainResponse, EndStreamRequest, EndStreamResponse, EndpointUse,
-    ExtendRequest, ExtendResponse, FetchEvent, FetchRequest, FilesEvent, FilesRequest, FillRequest, Group,
-    LeaveStreamRequest, LeaveStreamResponse, ListGroupsRequest, ListGroupsResponse, ListRequest,
-    ListResponse, ListStreamsRequest, ListStreamsResponse, ManagerStatusResponse, Object, Peer, PinRequest,
-    PublishRequest, PublishResponse, PutRequest, ReadRequest, ReceiveMessagesRequest,
+    AddRequest, AssembleRequest, Caller, CreateGroupRequest, CreateStreamRequest, CreateStreamResponse,
+    DeleteRequest, DeleteResponse, DrainRequest, DrainResponse, EndStreamRequest, EndStreamResponse,
+    EndpointUse, ExtendRequest, ExtendResponse, FetchEvent, FetchRequest, FilesEvent, FilesRequest,
+    FillRequest, Group, LeaveStreamRequest, LeaveStreamResponse, ListGroupsRequest, ListGroupsResponse,
+    ListRequest, ListResponse, ListStreamsRequest, ListStreamsResponse, ManagerStatusResponse, Object, Peer,
+    PinRequest, PublishRequest, PublishResponse, PutRequest, ReadRequest, ReceiveMessagesRequest,
     ReceiveMessagesResponse, RegisterRequest, RegisterResponse, RemoveGroupRequest, RemoveGroupResponse,
     RemoveRequest, RemoveResponse, SendEvent, SendMessagesRequest, SendMessagesResponse, SendRequest,
     StatusRequest, StatusResponse, SubscribeRequest, TakeRequest, TakeResponse, TopicEvent,
@@ -300,6 +301,14 @@ impl Agent for Service {
         let id = self.object(first.caller.as_ref(), user, first.data_id)?;
         let _call = self.call(first.caller.as_ref(), user)?;
         Ok(Response::new(bring::put(&self.shared, (id, user), first, requests).await?))
+    }
+
+    async fn assemble(&self, request: Request<AssembleRequest>) -> Result<Response<Object>, Status> {
+        let user = User::of(&request)?;
+        let request = request.into_inner();
+        let id = self.object(request.caller.as_ref(), user, request.data_id)?;
+        let _call = self.call(request.caller.as_ref(), user)?;
+        Ok(Response::new(assemble::assemble(&self.shared, (id, user), request).await?))
     }
 
     type TakeStream = Told<TakeResponse>;

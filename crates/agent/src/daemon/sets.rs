@@ -319,7 +319,7 @@ pub(super) fn forget_what_has_gone(shared: &Shared, id: ObjectId, user: User) ->
 
 /// Removes the files of a set that has gone which no other set needs, and that no user has pinned or brought
 /// by themselves; one that is in use goes when others need its room.
-fn forget_files(shared: &Shared, set: &Set, user: User) {
+pub(super) fn forget_files(shared: &Shared, set: &Set, user: User) {
     for part in shared.catalog.unlisted(set) {
         if let Err(refusal) = shared.catalog.delete_part(part, user, || shared.store.remove(part))
             && refusal.kind != Kind::ObjectUnknown

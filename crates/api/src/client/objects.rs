@@ -4,9 +4,9 @@ use super::{ClientError, Session};
 use crate::agent::fetch_event::Event;
 use crate::agent::fetch_request::What;
 use crate::agent::{
-    ByteRange, FetchEvent, FetchRequest, FilesEvent, FilesRequest, FillRequest, Object, ObjectKind,
-    PublishRequest, PublishResponse, PutRequest, SubscribeRequest, TakeRequest, TakeResponse, TopicEvent,
-    WatchEvent, WatchRequest,
+    AssembleRequest, AssembledFile, ByteRange, FetchEvent, FetchRequest, FilesEvent, FilesRequest,
+    FillRequest, Object, ObjectKind, PublishRequest, PublishResponse, PutRequest, SubscribeRequest,
+    TakeRequest, TakeResponse, TopicEvent, WatchEvent, WatchRequest,
 };
 use polycast_types::{DataId, Duration, ModificationTime, ObjectId};
 use std::ops::Range;
@@ -39,6 +39,11 @@ fn said(piece: Piece) -> (Vec<u8>, String, bool) {
         }
         Err(error) => (Vec::new(), error, false),
     }
+}
+
+fn assembled(path: Vec<u8>, from: Option<ObjectId>) -> AssembledFile {
+    let app_id = from.map(|from| from.app.0.to_vec()).unwrap_or_default();
+    AssembledFile { path, app_id, data_id: from.map_or(0, |from| from.data.0) }
 }
 
 impl Session {
@@ -124,6 +129,42 @@ impl Session {
         });
         let requests = tokio_stream::once(first).chain(pieces);
         Ok(self.stub.clone().put(requests).await?.into_inner())
+    }
+
+    /// Makes a file of this name from an object in the agent's store, which stays.
+    ///
+    /// # Errors
+    /// The object is not in the store, the id is taken, or the agent runs as another user.
+    pub async fn assemble(&self, data: DataId, name: &str, from: ObjectId) -> Result<Object, ClientError> {
+        let file = assembled(Vec::new(), Some(from));
+        self.assemble_all(data, name, vec![file], true).await
+    }
+
+    /// Makes a set of this name from objects in the agent's store, each a file with a path; those without an
+    /// object have no bytes.
+    ///
+    /// # Errors
+    /// As there, or the paths make no directory.
+    pub async fn assemble_set(
+        &self,
+        data: DataId,
+        name: &str,
+        files: Vec<(String, Option<ObjectId>)>,
+    ) -> Result<Object, ClientError> {
+        let files = files.into_iter().map(|(path, from)| assembled(path.into_bytes(), from)).collect();
+        self.assemble_all(data, name, files, false).await
+    }
+
+    async fn assemble_all(
+        &self,
+        data: DataId,
+        name: &str,
+        files: Vec<AssembledFile>,
+        single: bool,
+    ) -> Result<Object, ClientError> {
+        let (caller, name) = (Some(self.caller.clone()), name.to_string());
+        let request = AssembleRequest { caller, data_id: data.0, name, files, single };
+        Ok(self.stub.clone().assemble(request).await?.into_inner())
     }
 
     /// Begins to get the bytes of an object that is here.

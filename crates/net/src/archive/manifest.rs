@@ -8,6 +8,7 @@ use super::ArchiveError;
 use super::format::{BLOCK_LEN, Entry, Kind, TRAILER_LEN};
 use super::tree::TreeSource;
 use super::unpack::{Stream, components, path_components, refused};
+use polycast_types::ModificationTime;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -73,6 +74,36 @@ impl Manifest {
             entries.push((entry.clone(), root));
         }
         Ok(Manifest { entries })
+    }
+
+    /// Lists files by their paths below the directory, each with its length and the root hash of its bytes,
+    /// which one without bytes has not. They get the usual permissions and this time.
+    ///
+    /// # Errors
+    /// There are too many, a path is there twice or leads elsewhere, or through a file.
+    pub fn of_files(
+        files: impl IntoIterator<Item = (Vec<u8>, u64, Option<Root>)>,
+        modified: ModificationTime,
+    ) -> Result<Self, ArchiveError> {
+        let entry = |name: Vec<u8>, kind: Kind| {
+            let mode = if kind == Kind::Directory { 0o755 } else { 0o644 };
+            Entry { name, kind, mode, modified }
+        };
+        let mut listed: BTreeMap<Vec<u8>, (Entry, Option<Root>)> = BTreeMap::new();
+        listed.insert(Vec::new(), (entry(Vec::new(), Kind::Directory), None));
+        for (name, len, root) in files {
+            let slashes = name.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+            for above in slashes.map(|(at, _)| name[..at].to_vec()).collect::<Vec<_>>() {
+                let folder = || (entry(above.clone(), Kind::Directory), None);
+                listed.entry(above.clone()).or_insert_with(folder);
+            }
+            let file = entry(name.clone(), Kind::File { len });
+            if listed.insert(name.clone(), (file, root.filter(|_| len > 0))).is_some() {
+                return Err(refused(&name, "it is there twice, or is a directory, too"));
+            }
+        }
+        // What lies in a directory comes after it, in the order of the names.
+        Self::parse(&Manifest { entries: listed.into_values().collect() }.to_bytes())
     }
 
     /// The list as it travels.
@@ -252,10 +283,31 @@ mod tests {
     use super::super::unpack;
     use super::*;
     use crate::object::ObjectSource;
-    use polycast_types::ModificationTime;
     use std::fs;
     use std::io::Read;
     use std::os::unix::fs::symlink;
+
+    #[test]
+    fn files_that_lie_nowhere_yet_are_a_list_too() {
+        let time = ModificationTime::default();
+        let root = |byte: u8| Some([byte; 32]);
+        let file = |name: &str, len, root| (name.as_bytes().to_vec(), len, root);
+        let files = [file("b/c/x", 3, root(1)), file("a", 2, root(2)), file("b-", 0, None)];
+        let list = Manifest::of_files(files, time).unwrap();
+        let names: Vec<_> = list.entries.iter().map(|(entry, _)| entry.name.clone()).collect();
+        let wanted: Vec<&[u8]> = vec![b"", b"a", b"b", b"b-", b"b/c", b"b/c/x"];
+        assert_eq!(names, wanted);
+        assert_eq!(list.files().map(|file| (file.len, file.root[0])).collect::<Vec<_>>(), [(2, 2), (3, 1)]);
+        for wrong in [
+            vec![file("a", 1, root(1)), file("a", 1, root(1))],
+            vec![file("a", 1, root(1)), file("a/b", 1, root(1))],
+            vec![file("../a", 1, root(1))],
+            vec![file("/a", 1, root(1))],
+            vec![file("a", 1, root(1)), file("b", 2, root(1))],
+        ] {
+            Manifest::of_files(wrong, time).unwrap_err();
+        }
+    }
 
     fn entry(name: &str, kind: Kind) -> Vec<u8> {
         Entry { name: name.into(), kind, mode: 0o644, modified: ModificationTime::default() }.headers()
