@@ -122,6 +122,35 @@ def test_all_below_a_key_becomes_a_directory_and_what_has_changed_is_read_anew(
     assert bucket.gets("weights.bin") == 1, bucket.relay.asked
 
 
+def test_what_s3_has_is_published_and_read_once(
+    bucket: Bucket, agents: list[polycast.Agent], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {**bucket.keys, "AWS_ENDPOINT_URL": bucket.address, "HOME": "/nonexistent"}.items():
+        monkeypatch.setenv(name, value)
+    first = polycast.publish("models", from_="s3://models/model/", agent=agents[0])
+    assert first.version == 1 and first.missing == {}
+    (version,) = [next(agents[1].subscribe("models"))]
+    assert version.object is not None
+    version.object.extract(tmp_path / "model")
+    wanted = {key.removeprefix("model/"): body for key, body in FILES.items() if key.startswith("model/") and not key.endswith("/")}
+    folder = tmp_path / "model"
+    assert {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()} == wanted
+    assert bucket.gets("weights.bin") == 1, bucket.relay.asked
+    # Of the next version only what has changed is read, and of one object the state is asked for first.
+    bucket.s3.put_object(Bucket="models", Key="model/config.json", Body=b"{2}")
+    assert polycast.publish("models", from_="s3://models/model/", agent=agents[0]).version == 2
+    assert bucket.gets("weights.bin") == 1, bucket.relay.asked
+    for number in (3, 4):
+        assert polycast.publish("models", from_="s3://models/other/file.bin", agent=agents[0]).version == number
+    assert bucket.gets("/models/other/file.bin") == 3, bucket.relay.asked
+    path = tmp_path / "local.bin"
+    path.write_bytes(b"local")
+    assert polycast.publish("models", path, agent=agents[0]).version == 5
+    for wrong in ({}, {"path": path, "from_": "s3://models/other/file.bin"}):
+        with pytest.raises(polycast.errors.Invalid):
+            polycast.publish("models", **wrong)
+
+
 @pytest.mark.parametrize(
     ("what", "environment", "says"),
     [
@@ -130,7 +159,7 @@ def test_all_below_a_key_becomes_a_directory_and_what_has_changed_is_read_anew(
         ("s3://models/other/file.bin", {"AWS_SECRET_ACCESS_KEY": "wrong"}, "SignatureDoesNotMatch"),
         ("s3://models/other/file.bin", {"AWS_ACCESS_KEY_ID": ""}, "there are no keys"),
         ("s3://m/file.bin", {}, "no name of a bucket"),
-        ("gs://models/file.bin", {}, "polycast reads https, http, s3, oci and file, and not gs"),
+        ("gs://models/file.bin", {}, "polycast reads https, http, s3, hf, oci and file, and not gs"),
     ],
 )
 def test_what_is_not_given_says_why(

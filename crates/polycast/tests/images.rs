@@ -5,7 +5,7 @@ mod common;
 
 use common::cluster::{Cluster, Daemon};
 use common::hub::{Heard, ask};
-use common::registry::{MANIFEST, Registry};
+use common::registry::{MANIFEST, Registry, USER};
 use common::{Place, noise, polycast};
 
 const QUICK: &str = "silence-ms = 4000\n[objects]\nwindow-ms = 500\nsettle-ms = 300\n";
@@ -183,6 +183,90 @@ fn files_of_a_registry_are_fetched_once_and_are_those_of_their_digests() {
     let from = cluster
         .at("a", &["fetch", &key, "--from", &format!("{address}:3"), "--out", &cluster.place.path("x")]);
     assert!(from.status != 0 && from.stderr.contains("a key is that of one file"), "{}", from.stderr);
+}
+
+/// What a registry gives to some users is given to these alone, as often as it is asked for, even if it is in
+/// the store; the registry is asked in the way that it says.
+#[test]
+fn what_a_registry_gives_to_a_user_is_for_that_user() {
+    let registry = Registry::start(noise(LEN));
+    let cluster = cluster(&registry, &["a", "b"]);
+    let config = |name: &str, text: String| {
+        let path = cluster.place.file(&format!("{name}/config.json"), text.as_bytes());
+        std::path::Path::new(&path).parent().unwrap().display().to_string()
+    };
+    let entry = |entry: &str| format!("{{\"auths\":{{\"http://{}/v2/\":{{{entry}}}}}}}", registry.address);
+    let mine = config("mine", entry(&format!("\"auth\":\"{USER}\"")));
+    let identity = config("identity", entry("\"identitytoken\":\"identity\""));
+    let wrong = config("wrong", entry("\"auth\":\"bWU6d3Jvbmc=\""));
+    let none = config("none", "{}".into());
+    let helped = config("helped", "{\"credsStore\":\"of-test\"}".into());
+    let programs = cluster.place.path("programs");
+    let script = "#!/bin/sh\nread server\necho '{\"Username\":\"me\",\"Secret\":\"secret\"}'\n";
+    let helper = cluster.place.file("programs/docker-credential-of-test", script.as_bytes());
+    std::fs::set_permissions(&helper, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
+    let run = |agent: &str, folder: &str, words: &[&str]| {
+        let socket = common::cluster::socket(&cluster.place, agent);
+        let mut command = common::command(&[words, &["--socket", &socket, "--json"]].concat());
+        command.env("DOCKER_CONFIG", folder).env("PATH", &path).env("HOME", "/nonexistent");
+        command.env_remove("REGISTRY_AUTH_FILE").env_remove("XDG_RUNTIME_DIR");
+        common::end(command.spawn().unwrap())
+    };
+    let image = format!("http://{}/org/private:1", registry.address);
+    let manifest_len = format!("{{\"layers\":[{{\"digest\":\"{}\"}}]}}", registry.layer).len();
+    let all = (LEN + manifest_len) as u64;
+    for is_basic in [false, true] {
+        registry.given().is_basic = is_basic;
+        for (folder, says) in [(&none, "does not give that to all"), (&wrong, "give that to the user me")] {
+            let refused = run("b", folder, &["image", "pull", &image]);
+            let says = if is_basic || folder == &none { says } else { "give that to the user me" };
+            assert!(refused.status == 1 && refused.stderr.contains(says), "{}", refused.stderr);
+            assert!(!refused.stderr.contains("wrong"), "{}", refused.stderr);
+        }
+        let pulled = run("a", &mine, &["image", "pull", &image, "--to", "all"]);
+        assert_eq!(pulled.status, 0, "{}", pulled.stderr);
+        let (given, asked) = {
+            let state = registry.given();
+            (state.bytes, state.asked.clone())
+        };
+        assert_eq!(given, all, "{asked:?}");
+    }
+    registry.given().is_basic = false;
+    for folder in [&identity, &helped] {
+        let pulled = run("b", folder, &["image", "pull", &image]);
+        assert_eq!(pulled.status, 0, "{}", pulled.stderr);
+    }
+    let out = cluster.place.path("fetched");
+    let address = format!("oci://{}/org/private:1", registry.address);
+    let refused = run("b", &none, &["fetch", &address, "--out", &out]);
+    assert!(
+        refused.status == 1 && refused.stderr.contains("does not give that to all"),
+        "{}",
+        refused.stderr
+    );
+    let fetched = run("b", &mine, &["fetch", &address, "--out", &out]);
+    assert!(fetched.status == 0 && std::fs::read(out).unwrap() == noise(LEN), "{}", fetched.stderr);
+    // At the mirror one who sends a name and a password by itself is answered as the registry answers that.
+    let layer = &paths(&registry, &format!("org/private/blobs/{}", registry.layer))[0];
+    let tag = &paths(&registry, "org/private/manifests/1")[0];
+    let accept = format!("Accept: {MANIFEST}");
+    let (right, wrong) = (format!("Authorization: Basic {USER}"), "Authorization: Basic bWU6d3Jvbmc=");
+    for agent in [0, 1] {
+        for (user, status) in [(None, 404), (Some(right.as_str()), 200), (Some(wrong), 404), (None, 404)] {
+            let headers: Vec<&str> = user.into_iter().chain([accept.as_str()]).collect();
+            assert_eq!(get(&cluster, agent, "GET", tag, &headers).status, status, "{user:?}");
+            let heard = get(&cluster, agent, "GET", layer, &headers);
+            assert!(
+                heard.status == status && (status == 404 || heard.body == noise(LEN)),
+                "{user:?} {}",
+                heard.status
+            );
+        }
+    }
+    // A fetch reads the manifest itself.
+    let given = registry.given().bytes;
+    assert_eq!(given, all + manifest_len as u64, "1.00 x");
 }
 
 #[test]

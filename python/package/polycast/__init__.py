@@ -34,7 +34,7 @@ from polycast._agent import (
 from polycast._events import Event, Finished, Granted, Progress, Receiver, Report, Waiting
 from polycast._groups import Group, group
 from polycast._native import VERSION as __version__
-from polycast._program import Accepted, Offer, accept, cast, fetch, offer, program
+from polycast._program import Accepted, Offer, accept, cast, fetch, offer, program, publish
 from polycast.errors import PolycastError
 
 __all__ = [
@@ -68,4 +68,5 @@ __all__ = [
     "group",
     "offer",
     "program",
+    "publish",
 ]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
-    from polycast._agent import Agent
+    from polycast._agent import Agent, Published
 
 StrPath = str | os.PathLike[str]
 
@@ -469,7 +469,7 @@ def fetch(
     force: bool = False,
     progress: bool = False,
 ) -> Path:
-    """Gets an object by its address (`https:`, `http:` or `file:`) or its key (`sha256:HEX`, `git:HEX`, `name:TEXT`) through the agent of
+    """Gets an object by its address (`https:`, `http:`, `s3:`, `hf:`, `oci:` or `file:`) or its key (`sha256:HEX`, `git:HEX`, `name:TEXT`) through the agent of
     this host, and returns the path of the copy. Hosts that ask at nearly the same time get it together, and only one of them contacts its
     origin.
 
@@ -487,3 +487,48 @@ def fetch(
     arguments += [f"--from={text_of('from_', from_)}"] if from_ is not None else []
     arguments += [f"--timeout={_seconds('timeout', timeout)}"] if timeout is not None else []
     return Path(run_json([*arguments, "--", text_of("wanted", wanted)], progress=progress)["path"])
+
+
+def publish(
+    topic: str,
+    path: StrPath | None = None,
+    *,
+    from_: str | None = None,
+    files: bool = False,
+    version: int | None = None,
+    agent: Agent | None = None,
+    token_env: str | None = None,
+    timeout: float | None = None,
+    progress: bool = False,
+) -> Published:
+    """Publishes a file or a folder, or with `from_` what is at an address (`https:`, `http:`, `s3:`, `hf:`, `oci:` or `file:`), as a new
+    version of a topic. The agent of this host reads an address once, for all subscribers; a folder there becomes a set of files.
+
+    With `files` each file of a folder is an object of its own. `token_env` names the variable of the environment whose value the server of
+    the address gets as a token. `version`, `timeout` and the result are those of `Agent.publish`; `agent` and `progress` work as in `fetch`.
+    """
+    from polycast._agent import Published
+
+    if (path is None) == (from_ is None):
+        raise Invalid("publish takes either a path or from_, an address")
+    arguments = ["publish", *(["--files"] if files else [])]
+    if agent is not None:
+        agent._connection
+        arguments.append(f"--socket={agent.socket}")
+    arguments += [f"--from={text_of('from_', from_)}"] if from_ is not None else []
+    arguments += [f"--version={_number('version', version)}"] if version is not None else []
+    arguments += [f"--token-env={text_of('token_env', token_env)}"] if token_env is not None else []
+    arguments += [f"--timeout={_seconds('timeout', timeout)}"] if timeout is not None else []
+    paths = [os.fsdecode(path)] if path is not None else []
+    document = run_json([*arguments, "--", text_of("topic", topic), *paths], progress=progress)
+    have = tuple(one["name"] for one in document["subscribers"] if one["verified"])
+    missing = [one for one in document["subscribers"] if not one["verified"]]
+    return Published(
+        version=document["version"],
+        have=have,
+        missing={one["name"]: one["reason"] for one in missing},
+        sent_bytes=document["sent_bytes"],
+        spared_bytes=document["spared_bytes"],
+        coded_bytes=document["coded_bytes"],
+        kinds={one["name"]: one["kind"] for one in missing if one["kind"]},
+    )

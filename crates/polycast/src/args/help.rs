@@ -153,6 +153,7 @@ Examples:
   polycast fetch sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 --from https://example.org/test --out test
   polycast fetch file:///nfs/model.bin --into /data  (read there once)
   polycast fetch s3://bucket/models/llama/ --out llama
+  polycast fetch hf://org/model@v1 --out model
   polycast fetch oci://ghcr.io/org/model:1 --out model
   polycast fetch 42 --out copy --timeout 1m    (waits until an agent has it)";
 
@@ -231,7 +232,9 @@ pub(crate) const PUBLISH_MORE: &str = "\
 Examples:
   polycast publish policy weights.safetensors
   polycast publish policy weights.safetensors --version 17 --timeout 30s
-  polycast publish models llama/ --files";
+  polycast publish models llama/ --files
+  polycast publish policy --from https://example.org/weights.safetensors --token-env TOKEN
+  polycast publish models --from hf://org/model";
 
 pub(crate) const SUBSCRIBE: &str = "\
 Get every version of a topic.

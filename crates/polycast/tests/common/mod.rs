@@ -6,6 +6,7 @@ pub(crate) mod bad;
 pub(crate) mod cluster;
 pub(crate) mod hub;
 pub(crate) mod lan;
+pub(crate) mod origin;
 pub(crate) mod registry;
 
 use polycast_testing::{folder_in_memory, until};

@@ -1,13 +1,15 @@
 //! A container registry that counts the bytes that it gives: it asks for a token that it gives to all, sends
-//! on for layers, and keeps one repository to itself.
+//! on for layers, and keeps one repository for the user `me` with the password `secret`.
 
 use super::hub::hex;
 use ring::digest::{SHA256, digest};
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+/// `me:secret`, as it stands in headers and files.
+pub(crate) const USER: &str = "bWU6c2VjcmV0";
 /// The type of manifests here.
 pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
@@ -19,6 +21,8 @@ pub(crate) struct Given {
     pub bytes: u64,
     /// One bit of layers is another.
     pub flipped: bool,
+    /// It gives nothing without name and password, and asks for these themselves.
+    pub is_basic: bool,
 }
 
 /// A registry with the repositories `org/image` and `org/private`, which have the tag `1`, the tag `2` for
@@ -83,14 +87,22 @@ fn serve(
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     reader.read_line(&mut line)?;
-    let (mut token, mut accepts) = (false, false);
+    let (mut token, mut is_me, mut password, mut accepts, mut len) = (false, false, false, false, 0);
     let mut header = String::new();
     while reader.read_line(&mut header)? > 2 {
         let header_line = header.trim().to_ascii_lowercase();
-        token |= header_line == "authorization: bearer for-all";
+        is_me |= header_line == "authorization: bearer for-me";
+        token |= is_me || header_line == "authorization: bearer for-all";
+        password |= header.trim().ends_with(&format!(" Basic {USER}"));
+        len = header_line.strip_prefix("content-length: ").map_or(len, |len| len.parse().unwrap());
         accepts |= header_line == format!("accept: {MANIFEST}");
         header.clear();
     }
+    let mut form = vec![0; len];
+    reader.read_exact(&mut form)?;
+    let form = String::from_utf8_lossy(&form).into_owned();
+    let is_basic = state.lock().unwrap().is_basic;
+    (token, is_me) = (token || is_basic && password, is_me || is_basic && password);
     let mut words = line.split(' ');
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     state.lock().unwrap().asked.push(format!("{method} {path}"));
@@ -104,14 +116,20 @@ fn serve(
     let here = bytes.get(reference);
     let mut headers = Vec::new();
     let mut body: &[u8] = &[];
-    let status = if path.starts_with("/token?") {
-        body = b"{\"token\":\"for-all\",\"expires_in\":300}";
+    let status = if path.starts_with("/token") {
+        body = match password || form.contains("grant_type=refresh_token") && form.contains("=identity&") {
+            true => b"{\"access_token\":\"for-me\",\"expires_in\":300}",
+            false => b"{\"token\":\"for-all\",\"expires_in\":300}",
+        };
         200
     } else if path.starts_with("/store/") {
         body = here.map_or(&[], Vec::as_slice);
         // A store of others takes no token of the registry's.
-        if token { 400 } else { 200 }
-    } else if !token || path.contains("org/private") {
+        if token || password { 400 } else { 200 }
+    } else if is_basic && !token {
+        headers.push("WWW-Authenticate: Basic realm=\"here\"".into());
+        401
+    } else if !token || path.contains("org/private") && !is_me {
         let realm = format!("Bearer realm=\"http://127.0.0.1:{port}/token\",service=\"registry\"");
         headers.push(format!("WWW-Authenticate: {realm}"));
         401
@@ -131,10 +149,10 @@ fn serve(
         body[7] ^= 1;
     }
     headers.push(format!("Content-Length: {}\r\nConnection: close", body.len()));
-    if method == "GET" && !path.starts_with("/token?") {
+    if method == "GET" && !path.starts_with("/token") {
         state.bytes += body.len() as u64;
     }
     drop(state);
     stream.write_all(format!("HTTP/1.1 {status} Said\r\n{}\r\n\r\n", headers.join("\r\n")).as_bytes())?;
-    if method == "GET" { stream.write_all(&body) } else { Ok(()) }
+    if method == "HEAD" { Ok(()) } else { stream.write_all(&body) }
 }

@@ -24,11 +24,14 @@ impl FromStr for FetchWhat {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if ["http://", "https://", "s3://", "oci://", "file:"].iter().any(|scheme| text.starts_with(scheme)) {
+        if ["http://", "https://", "s3://", "hf://", "oci://", "file:"]
+            .iter()
+            .any(|scheme| text.starts_with(scheme))
+        {
             return Ok(FetchWhat::Url(text.to_string()));
         }
         if let Some((scheme, _)) = text.split_once("://") {
-            let said = "polycast reads https, http, s3, oci and file";
+            let said = "polycast reads https, http, s3, hf, oci and file";
             return Err(format!("{said}, and not {scheme}: write https://HOST/PATH, or file:///PATH"));
         }
         if text.contains(':') {
@@ -52,16 +55,30 @@ impl fmt::Display for FetchWhat {
     }
 }
 
+/// Manner in which the server of an address is asked.
+#[derive(Arguments, Clone, Debug, Default)]
+pub(crate) struct OriginArgs {
+    /// Send this header to the server of an https or http address, and to no other one; @FILE has lines of
+    /// headers; may be repeated
+    #[arg(long, value_name = "NAME: VALUE|@FILE")]
+    pub header: Vec<String>,
+    /// Send this variable of the environment as the token (Authorization: Bearer ..), in the same way
+    #[arg(long, value_name = "VARIABLE")]
+    pub token_env: Option<String>,
+}
+
 /// `polycast fetch`
 #[derive(Arguments, Debug)]
 pub(crate) struct FetchArgs {
-    /// A key such as sha256:HEX, git:HEX or name:TEXT; an address of https, http, s3, oci or a file; or an
-    /// object's id
+    /// A key such as sha256:HEX, git:HEX or name:TEXT; an address of https, http, s3, hf, oci or a file; or
+    /// an object's id
     #[arg(value_name = "KEY|URL|ID")]
     pub what: FetchWhat,
     /// Where to get it if no agent has it [default: the URL]; one of the agents that ask does
     #[arg(long, value_name = "URL")]
     pub from: Option<String>,
+    #[command(flatten)]
+    pub origin: OriginArgs,
     /// Wait for so long, also until an agent has it (500ms, 30s) [default: fail at once where none can have
     /// it]
     #[arg(long, value_name = "T", value_parser = duration)]
@@ -89,8 +106,14 @@ pub(crate) struct PublishArgs {
     #[arg(value_name = "TOPIC")]
     pub topic: String,
     /// The file or directory that is the new version; it must not change while others get it
-    #[arg(value_name = "FILE|DIR")]
-    pub path: PathBuf,
+    #[arg(value_name = "FILE|DIR", required_unless_present = "from")]
+    pub path: Option<PathBuf>,
+    /// Publish what is at this address (https, http, s3, hf, oci, file): this host reads it there unless an
+    /// agent has it, and a folder becomes a set of files
+    #[arg(long, value_name = "URL", conflicts_with_all = ["path", "follow", "retry_changed"])]
+    pub from: Option<String>,
+    #[command(flatten)]
+    pub origin: OriginArgs,
     #[command(flatten)]
     pub read: ReadArgs,
     /// Each file of a directory is an object of its own: usable before the others are there, and not sent

@@ -5,7 +5,7 @@ mod several;
 use super::away::Away;
 use super::bytes;
 use super::{Ending, in_session, place_at, runtime};
-use crate::args::cluster::objects::{FetchArgs, FetchWhat};
+use crate::args::cluster::objects::{FetchArgs, FetchWhat, OriginArgs};
 use crate::commands::destination::{Destination, Present};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
@@ -13,10 +13,12 @@ use crate::progress::{Arrived, Progress};
 use polycast_api::agent::Object;
 use polycast_api::agent::fetch_event::Event;
 use polycast_api::client::{ClientError, Piece, Session, Wanted};
-use polycast_gateway::origin::{Found, Origin, Part, Reader};
+use polycast_gateway::origin::{Found, Headers, Origin, Part, Reader};
 use polycast_types::{AppId, Duration, Printable, format_bytes, without_secrets};
 use serde_json::json;
+use std::fs;
 use std::io::Read;
+use std::path::Path;
 use tokio::sync::mpsc;
 
 /// Bytes of a piece.
@@ -56,7 +58,7 @@ pub(super) fn run(args: &FetchArgs, format: Format) -> Result<Exit, Failure> {
         let outcome = tokio::select! {
             outcome = async {
                 let away = Some(Away::watch(&args.local).await?);
-                let asked = Asked { shown: &args.what, key: key.as_deref(), origin: origin.as_ref(), timeout: args.timeout };
+                let asked = Asked { shown: &args.what, key: key.as_deref(), origin: origin.as_ref(), name: "", timeout: args.timeout };
                 asked.follow(session, wanted, away, &progress).await
             } => outcome,
             () = ending.asked() => Err(Failure::cancelled()),
@@ -98,45 +100,78 @@ fn found(args: &FetchArgs) -> Result<Option<(String, Found)>, Failure> {
         (None, FetchWhat::Url(url)) => Some(url),
         (None, _) => None,
     };
-    address.map(|address| Source::at(address)).transpose()
+    if address.is_none() && (!args.origin.header.is_empty() || args.origin.token_env.is_some()) {
+        return Err(Failure::input("--header and --token-env go with an address"));
+    }
+    address.map(|address| Source::at(address, &args.origin, false)).transpose()
+}
+
+/// Headers for the server of an address.
+fn headers(args: &OriginArgs) -> Result<Headers, Failure> {
+    let mut headers = Headers::default();
+    let refused = |what: &str, why: String| Failure::input(format!("{what}: {}", Printable(&why)));
+    for given in &args.header {
+        let Some(path) = given.strip_prefix('@').map(Path::new) else {
+            headers.add(given).map_err(|why| refused("--header", why))?;
+            continue;
+        };
+        let text = fs::read_to_string(path).map_err(|error| Failure::path("read", path, &error))?;
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            let shown = format!("--header @{}", Printable(&path.display().to_string()));
+            headers.add(line).map_err(|why| refused(&shown, why))?;
+        }
+    }
+    if let Some(name) = &args.token_env {
+        let token = std::env::var(name).ok().map(|token| token.trim().to_string());
+        let token = token.filter(|token| !token.is_empty());
+        let unset = || refused("--token-env", format!("the variable {name} is not set, or is no text"));
+        let line = format!("Authorization: Bearer {}", token.ok_or_else(unset)?);
+        headers.add(&line).map_err(|why| refused("--token-env", why))?;
+    }
+    Ok(headers)
 }
 
 /// A file at an origin.
-struct Source {
+pub(super) struct Source {
     /// The address, without what is secret.
-    shown: String,
-    part: Part,
+    pub shown: String,
+    pub part: Part,
 }
 
 impl Source {
-    /// Finds what is at an address: refuses one that no agent could read.
-    fn at(address: &str) -> Result<(String, Found), Failure> {
+    /// Finds what is at an address: refuses one that no agent could read. What is there `now` goes by another
+    /// key than what any agent may have read there before.
+    pub(super) fn at(address: &str, args: &OriginArgs, now: bool) -> Result<(String, Found), Failure> {
         let shown = without_secrets(address).into_owned();
         let refused = |why: String, hint| {
             let why = without_secrets(&why).into_owned();
             Failure::input(format!("cannot get {}: {}", Printable(&shown), Printable(&why))).hint(hint)
         };
-        let hint = "write https://HOST/PATH, s3://BUCKET/KEY, oci://REGISTRY/REPOSITORY:TAG or file:///PATH";
+        let hint = "write https://HOST/PATH, s3://BUCKET/KEY, hf://ORG/NAME, oci://REGISTRY/REPOSITORY:TAG or file:///PATH";
         let origin = Origin::parse(address).map_err(|why| refused(why, hint))?;
+        let origin = origin.with(headers(args)?).map_err(|why| Failure::input(refused(why, "").message))?;
         let progress = Progress::start(&format!("asking what is at {}", Printable(&shown)));
-        let found = origin.find().map_err(|why| Failure::input(refused(why, "").message));
+        let found = if now { origin.find_now() } else { origin.find() };
+        let found = found.map_err(|why| Failure::input(refused(why, "").message));
         progress.finish();
         Ok((shown, found?))
     }
 }
 
 /// An object that is asked for.
-struct Asked<'a> {
-    shown: &'a FetchWhat,
-    key: Option<&'a str>,
-    origin: Option<&'a Source>,
-    timeout: Option<Duration>,
+pub(super) struct Asked<'a> {
+    pub shown: &'a FetchWhat,
+    pub key: Option<&'a str>,
+    pub origin: Option<&'a Source>,
+    /// The name that it gets where it is read here; without one the end of its key.
+    pub name: &'a str,
+    pub timeout: Option<Duration>,
 }
 
 impl Asked<'_> {
     /// Waits for the object, and gets it from its origin where that is this process's turn; gives whether it
     /// was.
-    async fn follow(
+    pub(super) async fn follow(
         &self,
         session: &Session,
         wanted: Wanted,
@@ -172,9 +207,9 @@ impl Asked<'_> {
                     filled = true;
                     let (length, pieces) = read(origin).await;
                     is_open = length.is_none();
-                    let (session, key) = (session.clone(), key.to_string());
+                    let (session, key, name) = (session.clone(), key.to_string(), self.name.to_string());
                     // How it went comes as an event, too.
-                    tokio::spawn(async move { session.fill(&key, length, "", pieces).await });
+                    tokio::spawn(async move { session.fill(&key, length, &name, pieces).await });
                 }
                 Event::Object(object) => return Ok((object, filled)),
             }

@@ -1,5 +1,7 @@
 //! `polycast publish` and `polycast subscribe`: versions of something, to all that subscribe.
 
+mod from;
+
 use super::away::Away;
 use super::bytes::{self, Bytes};
 use super::coming;
@@ -16,24 +18,39 @@ use crate::report;
 use crate::screen;
 use polycast_api::agent::{MissingSubscriber, Object, PublishResponse, TopicEvent};
 use polycast_api::client::{ClientError, Selected, Session};
-use polycast_types::{AppId, ObjectId, Printable, format_bytes};
+use polycast_types::{AppId, DataId, ObjectId, Printable, format_bytes};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Instant;
 
 /// `polycast publish`
 pub(super) fn publish(args: &PublishArgs, format: Format) -> Result<Exit, Failure> {
-    let read = &args.read;
+    let (read, origin) = (&args.read, &args.origin);
+    let path = match (&args.path, &args.from) {
+        (Some(path), _) => path,
+        (None, Some(address)) => return from::run(args, address, format),
+        (None, None) => return Err(Failure::input("name a file, a directory, or an address with --from")),
+    };
+    if !origin.header.is_empty() || origin.token_env.is_some() {
+        return Err(Failure::input("--header and --token-env go with --from URL"));
+    }
     object::deliver_unchanged(
         read.retry_changed,
-        || object::open(&args.path, read.follow, Reading::InPlace),
-        |object, left| publish_once(args, object, left > 0, format),
+        || object::open(path, read.follow, Reading::InPlace),
+        |object, left| publish_once(args, path, object, left > 0, format),
     )
 }
 
 /// Publishes an object once; where it may be published `again`, that it was changed is an error whatever
 /// subscribers say.
-fn publish_once(args: &PublishArgs, object: Named, again: bool, format: Format) -> Result<Exit, Failure> {
+fn publish_once(
+    args: &PublishArgs,
+    path: &Path,
+    object: Named,
+    again: bool,
+    format: Format,
+) -> Result<Exit, Failure> {
     if object.spool.is_some() {
         return Err(Failure::input("standard input cannot be published: write it to a file first"));
     }
@@ -43,7 +60,7 @@ fn publish_once(args: &PublishArgs, object: Named, again: bool, format: Format) 
     }
     let bytes = Bytes { kind: object.kind, source: object.source };
     let app = AppId::default();
-    let paths = [args.path.clone()];
+    let paths = [path.to_path_buf()];
     let done = runtime()?.block_on(in_session(&args.local, app, async |session| {
         let ending = Ending::watch()?;
         if args.files {
@@ -59,28 +76,40 @@ fn publish_once(args: &PublishArgs, object: Named, again: bool, format: Format) 
         } else {
             session.add_all(data, &paths, &name, &selected).await?
         };
-        let progress = Progress::start(&format!("publishing {name}"));
-        let begun = Instant::now();
-        let publishing = session.publish(&args.topic, args.version, data, args.timeout);
-        let id = ObjectId { app, data };
-        let outcome = tokio::select! {
-            published = coming::shown(&args.local, (id, &name), &progress, publishing) => {
-                published.map_err(Failure::from)
-            }
-            () = ending.asked() => Err(Failure::cancelled()),
-        };
-        progress.finish();
-        let (published, seconds) = (outcome?, begun.elapsed().as_secs_f64());
+        let done = deliver(session, args, object, (data, &name), ending).await?;
         if again
-            && !published.missing.is_empty()
+            && !done.published.missing.is_empty()
             && let Some(failure) = object::changed(&*bytes.source)
         {
             return Err(failure);
         }
-        let len = bytes::len_of(session, &object).await?;
-        Ok(Done { object, published, seconds, len })
+        Ok(done)
     }))?;
-    tell(&args.topic, &done, format)
+    tell(&args.topic, &done, Value::Null, format)
+}
+
+/// Publishes an object that is here, and waits until the version is committed.
+async fn deliver(
+    session: &Session,
+    args: &PublishArgs,
+    object: Object,
+    (data, name): (DataId, &str),
+    ending: Ending,
+) -> Result<Done, Failure> {
+    let progress = Progress::start(&format!("publishing {name}"));
+    let begun = Instant::now();
+    let publishing = session.publish(&args.topic, args.version, data, args.timeout);
+    let id = ObjectId { app: AppId::default(), data };
+    let outcome = tokio::select! {
+        published = coming::shown(&args.local, (id, name), &progress, publishing) => {
+            published.map_err(Failure::from)
+        }
+        () = ending.asked() => Err(Failure::cancelled()),
+    };
+    progress.finish();
+    let (published, seconds) = (outcome?, begun.elapsed().as_secs_f64());
+    let len = bytes::len_of(session, &object).await?;
+    Ok(Done { object, published, seconds, len })
 }
 
 /// Result of publishing a version.
@@ -92,8 +121,8 @@ struct Done {
     len: u64,
 }
 
-/// Says which subscribers have a version, and which have not.
-fn tell(topic: &str, done: &Done, format: Format) -> Result<Exit, Failure> {
+/// Says which subscribers have a version, and which have not; and `more` where it is from.
+fn tell(topic: &str, done: &Done, more: Value, format: Format) -> Result<Exit, Failure> {
     let Done { object, published, seconds, len } = done;
     let id = object.id().map_err(ClientError::from)?.to_string();
     let have = published
@@ -107,12 +136,15 @@ fn tell(topic: &str, done: &Done, format: Format) -> Result<Exit, Failure> {
         .map(|one| json!({ "name": one.name, "verified": false, "reason": one.reason, "kind": kind(one) }));
     let subscribers: Vec<Value> = have.chain(missing).collect();
     let subscriber_count = subscribers.len();
-    let document = json!({
+    let mut document = json!({
         "topic": topic, "version": published.version, "object": id, "name": object.name, "bytes": len,
         "seconds": seconds, "sent_bytes": published.sent_bytes,
         "spared_bytes": published.spared_bytes, "coded_bytes": published.coded_bytes,
         "subscribers": subscribers,
     });
+    if let (Some(document), Value::Object(more)) = (document.as_object_mut(), more) {
+        document.extend(more);
+    }
     let name = Printable(&object.name);
     let subscribers = output::counted(published.have.len(), "subscriber");
     let (version, bytes) = (published.version, format_bytes(*len));

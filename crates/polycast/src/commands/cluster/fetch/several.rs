@@ -83,7 +83,8 @@ async fn file(
     }
     let source = Source { shown: format!("{shown} {}", part.path), part: part.clone() };
     let what = FetchWhat::Key(part.key.clone());
-    let asked = Asked { shown: &what, key: Some(&part.key), origin: Some(&source), timeout: args.timeout };
+    let asked =
+        Asked { shown: &what, key: Some(&part.key), origin: Some(&source), name: "", timeout: args.timeout };
     let wanted = Wanted::Key(part.key.clone());
     let (object, filled) = asked.follow(session, wanted, None, progress).await?;
     let taken = bytes::take(session, &object).await?;
