@@ -7,7 +7,7 @@ pub(crate) use xet::is_hash;
 use crate::answers::{Answers, Fresh, Question};
 use crate::counts::Counts;
 use crate::door::{Admission, Visitor, asked_range, goes_on};
-use crate::files::{Endpoint, Files};
+use crate::files::{Asked, Endpoint, Files};
 use crate::place::{About, ApiPlace, FilePlace, Place, Wrong};
 use crate::seal::Seal;
 use crate::trouble::{ERROR_CODE, Trouble};
@@ -25,13 +25,13 @@ use std::time::Duration;
 
 /// An answer about a commit holds so long for who has asked: then the hub is asked again whether it is still
 /// theirs to see.
-const COMMIT_HOLDS: Duration = Duration::from_secs(60);
+pub(crate) const COMMIT_HOLDS: Duration = Duration::from_secs(60);
 /// The same for a revision by a name, which another commit can get.
-const NAME_HOLDS: Duration = Duration::from_secs(10);
+pub(crate) const NAME_HOLDS: Duration = Duration::from_secs(10);
 /// A failure holds so long: many ask at one moment.
-const TROUBLE_HOLDS: Duration = Duration::from_secs(1);
+pub(crate) const TROUBLE_HOLDS: Duration = Duration::from_secs(1);
 /// The longest question, in bytes.
-const QUESTION_LEN_MAX: usize = 4 << 20;
+pub(crate) const QUESTION_LEN_MAX: usize = 4 << 20;
 
 /// Headers of a question that are passed on, besides the token.
 const PASSED_UP: [HeaderName; 4] =
@@ -114,37 +114,17 @@ impl Hub {
         }
         let token = headers.get(header::AUTHORIZATION).cloned();
         let meta = self.meta(place, token.as_ref()).await?;
-        let mut response = Response::new(Body::empty());
-        *response.headers_mut() = meta.headers();
         if method == Method::HEAD {
+            let mut response = Response::new(Body::empty());
+            *response.headers_mut() = meta.headers();
             response.headers_mut().extend(self.xet_headers(place, &meta, &headers).await);
             response.headers_mut().insert(header::CONTENT_LENGTH, meta.size.into());
             return Ok(response);
         }
-        // A client that goes on from the beginning of another file gets all of this one, and begins anew.
-        let is_misled = goes_on(&headers) && self.files.was_handed_out_wrongly(&meta.key());
-        let part = asked_range(&headers, &meta.hex, meta.size)?.filter(|_| !is_misled);
-        let is_whole = part.is_none();
-        let range = match part {
-            Some(range) => {
-                *response.status_mut() = StatusCode::PARTIAL_CONTENT;
-                let value = format!("bytes {}-{}/{}", range.start, range.end - 1, meta.size);
-                response.headers_mut().extend(value.parse().map(|value| (header::CONTENT_RANGE, value)));
-                range
-            }
-            None => 0..meta.size,
-        };
-        response.headers_mut().insert(header::CONTENT_LENGTH, (range.end - range.start).into());
-        if !range.is_empty() {
-            // In the commit that was told of: a name may lead to another one by now.
-            let path = place.at(meta.commit.as_ref().unwrap_or(&place.revision));
-            let mut coming = self.files.get(self.upstream.asked(place, &path, &meta, token.as_ref())?);
-            // Of a range that has come it is not seen later that it was another file's.
-            coming.takes_unchecked = is_whole;
-            coming.from(range.start).await?;
-            *response.body_mut() = coming.body(range);
-        }
-        Ok(response)
+        // In the commit that was told of: a name may lead to another one by now.
+        let path = place.at(meta.commit.as_ref().unwrap_or(&place.revision));
+        let asked = self.upstream.asked(place, &path, &meta, token.as_ref())?;
+        given(&self.files, &meta, &headers, asked).await
     }
 
     /// Headers of a file, as the hub has told them to the same token.
@@ -266,6 +246,44 @@ pub(crate) async fn answer(
         trouble.log(&asked);
         trouble.into_response()
     })
+}
+
+/// A file, or the range of it that is asked for.
+pub(crate) async fn given(
+    files: &Arc<Files>,
+    meta: &Meta,
+    headers: &HeaderMap,
+    asked: Asked,
+) -> Result<Response, Trouble> {
+    let mut response = Response::new(Body::empty());
+    *response.headers_mut() = meta.headers();
+    // A client that goes on from the beginning of another file gets all of this one, and begins anew.
+    let is_misled = goes_on(headers) && files.was_handed_out_wrongly(&meta.key());
+    let part = asked_range(headers, &meta.hex, meta.size)?.filter(|_| !is_misled);
+    let is_whole = part.is_none();
+    let range = match part {
+        Some(range) => {
+            *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+            let value = format!("bytes {}-{}/{}", range.start, range.end - 1, meta.size);
+            response.headers_mut().extend(value.parse().map(|value| (header::CONTENT_RANGE, value)));
+            range
+        }
+        None => 0..meta.size,
+    };
+    response.headers_mut().insert(header::CONTENT_LENGTH, (range.end - range.start).into());
+    if !range.is_empty() {
+        let mut coming = files.get(asked);
+        // Of a range that has come it is not seen later that it was another file's.
+        coming.takes_unchecked = is_whole;
+        coming.from(range.start).await?;
+        *response.body_mut() = coming.body(range);
+    }
+    Ok(response)
+}
+
+/// Returns true if a header of an answer is for this connection alone, or leads clients past here.
+pub(crate) fn has_to_stay(name: &HeaderName) -> bool {
+    HELD_BACK.contains(name)
 }
 
 /// Digest of who asks.

@@ -15,6 +15,7 @@ pub mod origin;
 mod parts;
 mod place;
 pub mod pull;
+mod scope;
 mod seal;
 mod trouble;
 mod upstream;
@@ -25,9 +26,11 @@ pub use images::pull::{Image, ImagePuller, PulledBlob};
 pub use images::registry_at;
 
 use axum::Router;
+use axum::routing::any;
 use hub::Hub;
 use images::Images;
 use polycast_api::settings::{HubConfig, OciConfig};
+use scope::Scope;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -46,13 +49,16 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Listens for clients of the hub; the agent with this socket need not serve yet.
+    /// Listens for clients of the hub, and of ModelScope; the agent with this socket need not serve yet.
     ///
     /// # Errors
     /// The address cannot be used, or a setting is wrong.
     pub async fn of_hub(config: &HubConfig, agent: &Path, counts: Arc<Counts>) -> io::Result<Self> {
+        let scope = Arc::new(Scope::new(config, agent, Arc::clone(&counts))?);
         let hub = Arc::new(Hub::new(config, agent, counts)?);
-        Self::bind(config.listen, agent, Router::new().fallback(hub::answer).with_state(hub)).await
+        let scope = Router::new().route("/ms/{*path}", any(scope::answer)).with_state(scope);
+        Self::bind(config.listen, agent, scope.merge(Router::new().fallback(hub::answer).with_state(hub)))
+            .await
     }
 
     /// Listens for container runtimes, as a mirror of registries.

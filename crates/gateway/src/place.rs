@@ -12,6 +12,8 @@ const NAME_LEN_MAX: usize = 96;
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 /// All paths of the hub begin with this here.
 pub(crate) const PREFIX: &str = "/hf";
+/// All paths of ModelScope do with this.
+pub(crate) const PREFIX_OF_SCOPE: &str = "/ms";
 
 /// A place of the hub.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -187,12 +189,12 @@ pub(crate) fn is_commit(text: &str) -> bool {
 }
 
 /// Returns true if an owner or a repository can have this name.
-fn is_name(name: &str) -> bool {
+pub(crate) fn is_name(name: &str) -> bool {
     let is_known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     !name.is_empty() && name.len() <= NAME_LEN_MAX && name.chars().all(is_known)
 }
 
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     utf8_percent_encode(text, ESCAPED).to_string()
 }
 

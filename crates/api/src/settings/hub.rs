@@ -14,6 +14,9 @@ pub struct HubConfig {
     /// Address of the hub that stands behind it.
     #[serde(default = "huggingface")]
     pub upstream: String,
+    /// Address of ModelScope, or of a mirror of it.
+    #[serde(default = "modelscope")]
+    pub modelscope: String,
     /// Machines besides this one that may ask: addresses, and networks such as `10.0.0.0/8`.
     #[serde(default)]
     pub allow: Vec<String>,
@@ -21,6 +24,10 @@ pub struct HubConfig {
 
 fn huggingface() -> String {
     "https://huggingface.co".into()
+}
+
+fn modelscope() -> String {
+    "https://www.modelscope.cn".into()
 }
 
 impl HubConfig {
@@ -31,13 +38,14 @@ impl HubConfig {
     pub fn check(&self) -> Result<(), SettingsError> {
         let wrong = |setting, reason: String| Err(SettingsError::Value { setting, reason });
         check_listen(("hub.listen", "hub.allow"), self.listen, &self.networks()?)?;
-        let upstream = self.upstream();
-        let place =
-            ["https://", "http://"].iter().find_map(|scheme| upstream.strip_prefix(scheme)).unwrap_or("");
-        let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '?' | '#' | '@' | '\\');
-        if place.is_empty() || place.starts_with('/') || place.contains(odd) {
-            let reason = "it is not https://HOST or http://HOST, perhaps with a path".into();
-            return wrong("hub.upstream", reason);
+        for (setting, address) in [("hub.upstream", self.upstream()), ("hub.modelscope", self.modelscope())] {
+            let place =
+                ["https://", "http://"].iter().find_map(|scheme| address.strip_prefix(scheme)).unwrap_or("");
+            let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '?' | '#' | '@' | '\\');
+            if place.is_empty() || place.starts_with('/') || place.contains(odd) {
+                let reason = "it is not https://HOST or http://HOST, perhaps with a path".into();
+                return wrong(setting, reason);
+            }
         }
         Ok(())
     }
@@ -46,6 +54,12 @@ impl HubConfig {
     #[must_use]
     pub fn upstream(&self) -> &str {
         self.upstream.trim_end_matches('/')
+    }
+
+    /// The address of ModelScope, without a slash at its end.
+    #[must_use]
+    pub fn modelscope(&self) -> &str {
+        self.modelscope.trim_end_matches('/')
     }
 
     /// The networks of `allow`.

@@ -8,6 +8,7 @@ pub(crate) mod hub;
 pub(crate) mod lan;
 pub(crate) mod origin;
 pub(crate) mod registry;
+pub(crate) mod scope;
 
 use polycast_testing::{folder_in_memory, until};
 use rustix::process::{Pid, Signal, kill_process};
