@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 /// Set where the program is built already.
 pub(crate) const BUILT: &str = "POLYCAST_BUILT";
 /// Packages that the tests need beside ours.
-const TOOLS: [&str; 16] = [
+const TOOLS: [&str; 17] = [
     "boto3",
     "distributed",
     "fsspec",
@@ -20,6 +20,7 @@ const TOOLS: [&str; 16] = [
     "maturin>=1.16,<2",
     "moto[server]",
     "ml_dtypes",
+    "modelscope",
     "mypy",
     "numpy",
     "pandas",

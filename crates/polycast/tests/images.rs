@@ -185,10 +185,9 @@ fn files_of_a_registry_are_fetched_once_and_are_those_of_their_digests() {
     assert!(from.status != 0 && from.stderr.contains("a key is that of one file"), "{}", from.stderr);
 }
 
-/// What a registry gives to some users is given to these alone, as often as it is asked for, even if it is in
-/// the store; the registry is asked in the way that it says.
+/// The registry is asked in the way that it says, with the credentials that tools for images keep.
 #[test]
-fn what_a_registry_gives_to_a_user_is_for_that_user() {
+fn a_registry_is_asked_as_the_user_whom_the_files_of_tools_name() {
     let registry = Registry::start(noise(LEN));
     let cluster = cluster(&registry, &["a", "b"]);
     let config = |name: &str, text: String| {
@@ -247,6 +246,17 @@ fn what_a_registry_gives_to_a_user_is_for_that_user() {
     );
     let fetched = run("b", &mine, &["fetch", &address, "--out", &out]);
     assert!(fetched.status == 0 && std::fs::read(out).unwrap() == noise(LEN), "{}", fetched.stderr);
+    // A fetch reads the manifest itself.
+    let given = registry.given().bytes;
+    assert_eq!(given, all + manifest_len as u64, "1.00 x");
+}
+
+/// An image that the registry gives to some users is given to these alone, as often as it is asked for, even
+/// if it is in the store.
+#[test]
+fn a_mirror_gives_a_users_image_to_none_else() {
+    let registry = Registry::start(noise(LEN));
+    let cluster = cluster(&registry, &["a", "b"]);
     // At the mirror one who sends a name and a password by itself is answered as the registry answers that.
     let layer = &paths(&registry, &format!("org/private/blobs/{}", registry.layer))[0];
     let tag = &paths(&registry, "org/private/manifests/1")[0];
@@ -264,9 +274,8 @@ fn what_a_registry_gives_to_a_user_is_for_that_user() {
             );
         }
     }
-    // A fetch reads the manifest itself.
-    let given = registry.given().bytes;
-    assert_eq!(given, all + manifest_len as u64, "1.00 x");
+    let layers = registry.given().asked.iter().filter(|line| line.starts_with("GET /store/")).count();
+    assert_eq!(layers, 1, "1.00 x");
 }
 
 #[test]

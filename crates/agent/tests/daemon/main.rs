@@ -1,5 +1,6 @@
 //! The agent's service: over real sockets, with a manager, mostly with an engine that needs no network.
 
+mod assembled;
 mod classes;
 mod deltas;
 mod ending;

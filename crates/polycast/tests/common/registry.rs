@@ -78,12 +78,19 @@ impl Registry {
     }
 }
 
-fn serve(
-    mut stream: &TcpStream,
-    port: u16,
-    (bytes, [manifest, index, artifact]): &(BTreeMap<String, Vec<u8>>, [String; 3]),
-    state: &Mutex<Given>,
-) -> io::Result<()> {
+/// A request.
+struct Heard {
+    line: String,
+    /// It has a token: that for all, or that of the user.
+    token: bool,
+    is_me: bool,
+    /// It has the user's name and password.
+    password: bool,
+    accepts: bool,
+    form: String,
+}
+
+fn heard(stream: &TcpStream) -> io::Result<Heard> {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     reader.read_line(&mut line)?;
@@ -101,8 +108,18 @@ fn serve(
     let mut form = vec![0; len];
     reader.read_exact(&mut form)?;
     let form = String::from_utf8_lossy(&form).into_owned();
+    Ok(Heard { line, token, is_me, password, accepts, form })
+}
+
+fn serve(
+    mut stream: &TcpStream,
+    port: u16,
+    (bytes, [manifest, index, artifact]): &(BTreeMap<String, Vec<u8>>, [String; 3]),
+    state: &Mutex<Given>,
+) -> io::Result<()> {
+    let Heard { line, token, is_me, password, accepts, form } = heard(stream)?;
     let is_basic = state.lock().unwrap().is_basic;
-    (token, is_me) = (token || is_basic && password, is_me || is_basic && password);
+    let (token, is_me) = (token || is_basic && password, is_me || is_basic && password);
     let mut words = line.split(' ');
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     state.lock().unwrap().asked.push(format!("{method} {path}"));
