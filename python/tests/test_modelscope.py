@@ -85,8 +85,8 @@ class Answers(BaseHTTPRequestHandler):
         if self.server.private and self.headers.get("Authorization") != f"Bearer {TOKEN}":
             return self.answer(404, b'{"Code": 10010205001, "Message": "not found"}')
         if url.path.endswith("/repo/files"):
-            is_here = lambda name: asked.get("Recursive") == "True" or name.rpartition("/")[0] == asked.get("Root", "")  # noqa: E731
-            files = [self.entry(name, body) for name, body in FILES.items() if is_here(name)]
+            root = None if asked.get("Recursive") == "True" else asked.get("Root", "")
+            files = [self.entry(name, body) for name, body in FILES.items() if root in (None, name.rpartition("/")[0])]
             return self.answer(200, json.dumps({"Code": 200, "Success": True, "Data": {"Files": files}}).encode())
         if url.path.endswith("/repo"):
             return self.answer(302, location=f"http://localhost:{self.server.server_port}/cdn/{urllib.parse.quote(asked['FilePath'])}")

@@ -146,9 +146,10 @@ def test_what_s3_has_is_published_and_read_once(
     path = tmp_path / "local.bin"
     path.write_bytes(b"local")
     assert polycast.publish("models", path, agent=agents[0]).version == 5
-    for wrong in ({}, {"path": path, "from_": "s3://models/other/file.bin"}):
-        with pytest.raises(polycast.errors.Invalid):
-            polycast.publish("models", **wrong)
+    with pytest.raises(polycast.errors.Invalid):
+        polycast.publish("models")
+    with pytest.raises(polycast.errors.Invalid):
+        polycast.publish("models", path, from_="s3://models/other/file.bin")
 
 
 @pytest.mark.parametrize(
