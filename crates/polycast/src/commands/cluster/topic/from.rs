@@ -56,7 +56,7 @@ pub(super) fn run(args: &PublishArgs, address: &str, format: Format) -> Result<E
         }
         let progress = Progress::start(&format!("getting {name}"));
         let getting = async {
-            let one = |part| get(session, args, &shown, part, &progress);
+            let one = |part| get(session, &shown, part, &progress);
             let mut gets = stream::iter(parts.iter().map(one).collect::<Vec<_>>()).buffered(ON_THEIR_WAY_MAX);
             let mut files: Vec<Got> = Vec::new();
             while let Some(file) = gets.next().await {
@@ -100,13 +100,7 @@ fn stamp(parts: &[Part], is_set: bool) -> [u8; 32] {
 }
 
 /// Gets a file into the agent's store.
-async fn get(
-    session: &Session,
-    args: &PublishArgs,
-    shown: &str,
-    part: &Part,
-    progress: &Progress,
-) -> Result<Got, Failure> {
+async fn get(session: &Session, shown: &str, part: &Part, progress: &Progress) -> Result<Got, Failure> {
     let (path, key) = (part.path.clone(), without_secrets(&part.key).into_owned());
     if part.bytes == Some(0) {
         let document = json!({ "path": path, "bytes": 0, "key": key, "filled": false });
@@ -116,13 +110,9 @@ async fn get(
         if path.is_empty() { FetchWhat::Url(shown.to_string()) } else { FetchWhat::Key(part.key.clone()) };
     let shown = if path.is_empty() { shown.to_string() } else { format!("{shown} {path}") };
     let source = Source { shown, part: part.clone() };
-    let asked = Asked {
-        shown: &what,
-        key: Some(&part.key),
-        origin: Some(&source),
-        name: part.name(),
-        timeout: args.timeout,
-    };
+    // The time limit is for subscribers.
+    let asked =
+        Asked { shown: &what, key: Some(&part.key), origin: Some(&source), name: part.name(), timeout: None };
     let (object, filled) = asked.follow(session, Wanted::Key(part.key.clone()), None, progress).await?;
     let id = object.id().map_err(ClientError::from)?;
     let path_said = if path.is_empty() { part.name() } else { &path };
