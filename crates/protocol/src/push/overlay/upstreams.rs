@@ -224,6 +224,24 @@ struct Upstream {
     asked_at: Time,
 }
 
+/// State of a receiver whose bytes a head brings.
+#[derive(Clone, Copy, Debug)]
+struct Behind {
+    /// Time at which a head was first to bring them, and the number of groups here then.
+    since: Time,
+    had: u64,
+    /// Number of times that this end has said what it lacks since a group came from a member.
+    unheeded: u32,
+}
+
+impl Behind {
+    /// Number of groups that it says it lacks: no more than what ought to have come by now. Where the source
+    /// alone gives anything, twice as many each time, or its waits for a head would grow with the object.
+    fn lacking_most(self) -> u64 {
+        LACKING_GROUPS << self.unheeded.min(32)
+    }
+}
+
 impl Upstream {
     /// A group has come from it, or what has not come is not its fault.
     fn is_heard(&mut self, now: Time) {
@@ -258,8 +276,8 @@ pub struct Upstreams {
     highest: u64,
     noted: VecDeque<(Time, u64)>,
     lacked_at: Option<Time>,
-    /// Time at which a head was first to bring the bytes, if one is, and the number of groups here then.
-    behind_head: Option<(Time, u64)>,
+    /// Set if a head is to bring the bytes.
+    behind_head: Option<Behind>,
     counting: Counting,
     /// Time of the last event, and of the last group that was verified.
     active_at: Time,
@@ -303,7 +321,7 @@ impl Upstreams {
                 if !is_behind_head {
                     self.behind_head = None;
                 } else if self.behind_head.is_none() {
-                    self.behind_head = Some((now, self.verified.count));
+                    self.behind_head = Some(Behind { since: now, had: self.verified.count, unheeded: 0 });
                     self.progress_at = now;
                 }
                 self.take_candidates(all);
@@ -494,6 +512,9 @@ impl Upstreams {
         if upstream.asked.is_empty() {
             upstream.rate.rest(now);
         }
+        if let Some(behind) = &mut self.behind_head {
+            behind.unheeded = 0;
+        }
         if !self.verified.get(group) {
             self.unverified.set(group, true);
         }
@@ -506,16 +527,17 @@ impl Upstreams {
         }
         let usual = self.group_time(false) * STALLED_TIMES;
         let usual_of_all = self.group_time(true) * STALLED_TIMES;
+        let behind = self.behind_head();
         let is_stalled = |upstream: &Upstream| {
             let least = match upstream.rate.total() {
-                _ if self.behind_head.is_some() => STALLED_OUTSIDE,
+                _ if behind.is_some() => STALLED_OUTSIDE,
                 0 => NEVER_GAVE_AFTER,
                 _ => STALLED_AFTER,
             };
             let after = usual.clamp(least, STALLED_MOST);
             let is_silent = now.since(upstream.heard_at) >= after;
             let has_given = upstream.rate.total() > 0;
-            let none_after = match self.behind_head {
+            let none_after = match behind {
                 Some(_) => STALLED_MOST,
                 None => usual_of_all.max(STALLED_AFTER),
             };
@@ -539,7 +561,7 @@ impl Upstreams {
     /// place of four by 40 % (`tests/overlay`).
     fn open(&mut self) {
         // Where heads bring the bytes, each candidate has other groups.
-        let needed = if self.behind_head.is_some() { u64::MAX } else { self.config.groups };
+        let needed = if self.behind_head().is_some() { u64::MAX } else { self.config.groups };
         let (mut open, most) = (0, usize::try_from(needed).unwrap_or(usize::MAX));
         for (id, upstream) in &mut self.upstreams {
             open += usize::from(!upstream.candidate.is_source);
@@ -568,7 +590,7 @@ impl Upstreams {
     fn tell_lacking(&mut self, now: Time) {
         let Some(&(at, highest)) = self.noted.front() else { return };
         let after = self.lacking_after();
-        let twice = match self.behind_head {
+        let twice = match self.behind_head() {
             Some(_) => (after * LACK_TIMES).min(LACKING_AFTER.1),
             None => after * LACK_TIMES,
         };
@@ -582,7 +604,7 @@ impl Upstreams {
             self.drop_silent_source(now, twice);
         }
         // Where a head brings the bytes they come in no order.
-        let is_ordered = self.behind_head.is_none();
+        let is_ordered = self.behind_head().is_none();
         if !stands_still && !is_ordered {
             return;
         }
@@ -609,8 +631,11 @@ impl Upstreams {
         let mut lacking = self.lacking(now, before, after);
         if !lacking.is_empty() {
             self.lacked_at = Some(now);
-            // Where a head brings the bytes, they may come yet: no more than what ought to have come by now.
-            let most = if self.behind_head.is_some() { LACKING_GROUPS } else { u64::MAX };
+            // Where a head brings the bytes, they may come yet.
+            let most = self.behind_head().map_or(u64::MAX, Behind::lacking_most);
+            if let Some(behind) = &mut self.behind_head {
+                behind.unheeded = behind.unheeded.saturating_add(1);
+            }
             let beyond = lacking.iter().flatten().nth(usize::try_from(most).unwrap_or(usize::MAX));
             if let Some(beyond) = beyond {
                 lacking.remove(beyond..self.config.groups);
@@ -648,7 +673,7 @@ impl Upstreams {
 
     /// Returns the time that a group may take to get here.
     fn lacking_after(&self) -> Duration {
-        if let Some((since, had)) = self.behind_head {
+        if let Some(Behind { since, had, .. }) = self.behind_head() {
             // The path to the head counts, and no upstream's rate shows that one.
             let came = self.verified.count.saturating_sub(had);
             let each = self.progress_at.since(since).0.checked_div(came);
@@ -707,6 +732,11 @@ impl Upstreams {
             (has || upstream.has.get(group), owes || !upstream.candidate.share.is_all())
         });
         owes && !has
+    }
+
+    /// Returns how a head brings the bytes, if one may: none does to an end that has lost all other members.
+    fn behind_head(&self) -> Option<Behind> {
+        self.behind_head.filter(|_| self.upstreams.values().any(|upstream| !upstream.candidate.is_source))
     }
 
     /// The members that are open.

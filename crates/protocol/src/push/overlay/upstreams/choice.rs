@@ -138,7 +138,7 @@ impl Upstreams {
     /// last one is taken.
     fn beyond_share(&self, now: Time, id: UpstreamId) -> Option<u64> {
         let upstream = &self.upstreams[&id];
-        let began_at = self.behind_head.map_or(Time::ZERO, |(since, _)| since);
+        let began_at = self.behind_head().map_or(Time::ZERO, |behind| behind.since);
         let after = self.lacking_after().max(now.since(began_at) / IDLE_PART);
         if upstream.asked.len() >= ASK_MIN || now.since(upstream.asked_at) < after {
             return None;
@@ -155,17 +155,18 @@ impl Upstreams {
         let own = &self.upstreams[&id];
         let group_len = u64::from(self.config.group_len);
         let own_time = own.time_of(group_len) * (own.asked.len() as u64 + 1);
+        let behind = self.behind_head();
         let waits = |upstream: &Upstream| {
             let each = upstream.time_of(group_len);
             let since = now.since(upstream.heard_at);
             // What comes from another rack or zone comes once, however long it takes.
-            let after = match self.behind_head {
+            let after = match behind {
                 Some(_) => self.lacking_after(),
                 None => LATE_AFTER.max(each * LATE_TIMES),
             };
             match since >= after {
                 true => (STALLED_MOST, STALLED_MOST),
-                false if self.behind_head.is_some() => (Duration::ZERO, Duration::ZERO),
+                false if behind.is_some() => (Duration::ZERO, Duration::ZERO),
                 false => (each, Duration::ZERO),
             }
         };

@@ -331,3 +331,54 @@ fn one_that_is_turned_away_comes_again_after_a_while() {
     }
     assert!((4..=70).contains(&opened), "{opened} times in 10 s");
 }
+
+/// Returns the time in ms after which a receiver behind a head has all groups, where the source gives it, in
+/// a millisecond each, what it says that it lacks; the only other member gives nothing, or is lost.
+fn has_all_from_its_source_at(is_lost: bool) -> Option<u64> {
+    let mut upstreams = Upstreams::new(UpstreamsConfig { groups: 2_000, group_len: 1 << 18, seed: 3 });
+    let all = [source(), candidate(1)];
+    upstreams.handle(at(0), Input::Candidates { all: &all, is_behind_head: true });
+    let (at_source, member) = (UpstreamId(0), UpstreamId(1));
+    upstreams.handle(at(1), Input::Opened(at_source));
+    upstreams.handle(at(1), Input::Opened(member));
+    let (mut given, mut here): (VecDeque<u64>, u64) = ((0..10).collect(), 0);
+    for ms in 2..120_000 {
+        if let Some(group) = given.pop_front() {
+            upstreams.handle(at(ms), Input::Heard(at_source, 1 << 18));
+            upstreams.handle(at(ms), Input::Came(at_source, group));
+            upstreams.handle(at(ms), Input::Verified(group));
+            here += 1;
+        }
+        if ms == 20 && is_lost {
+            upstreams.handle(at(ms), Input::Closed(member, Fault::Ended));
+        }
+        if ms % 50 == 0 {
+            upstreams.handle(at(ms), Input::Tick);
+        }
+        for output in outputs(&mut upstreams) {
+            if let Output::Lacks(ranges) = output {
+                given.extend(ranges.into_iter().flatten());
+            }
+        }
+        if here == 2_000 {
+            return Some(ms);
+        }
+    }
+    None
+}
+
+/// No head brings anything to one that has lost all other members: it waits for none, and says at once all
+/// that it lacks.
+#[test]
+fn one_behind_a_head_that_has_lost_all_gets_all_from_the_source() {
+    let had = has_all_from_its_source_at(true);
+    assert!(had.is_some_and(|ms| ms < 3_000), "{had:?}");
+}
+
+/// Groups that a head owes and does not bring come from the source, more of them each time: the waits do not
+/// grow with the object.
+#[test]
+fn one_whose_head_brings_nothing_says_more_each_time() {
+    let had = has_all_from_its_source_at(false);
+    assert!(had.is_some_and(|ms| ms < 30_000), "{had:?}");
+}
