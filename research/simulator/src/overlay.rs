@@ -207,6 +207,8 @@ pub struct Outcome {
     pub keepers: Vec<u32>,
     /// Number of objects that the source has sent.
     pub objects: f64,
+    /// Of these, what one beside it got that stands apart, as none fetches from it.
+    pub objects_apart: f64,
     /// The receivers that others have named, and for what.
     pub named: Named,
     /// Groups that came to one that had them.
@@ -360,7 +362,8 @@ impl World {
     }
 
     fn tell(&mut self, told: impl IntoIterator<Item = Candidates>) {
-        for Candidates { peer, from, takes, is_behind_head } in told {
+        for Candidates { peer, from, takes, is_apart, is_behind_head } in told {
+            self.seeding.set_apart(peer, is_apart);
             let from = from.into_iter().map(|(peer, share)| (peer.0, share)).collect();
             self.after(LATENCY, Event::Told(peer.0 as usize, from, (takes, is_behind_head)));
         }
@@ -388,6 +391,7 @@ impl World {
             done: self.nodes.iter().map(|node| node.done_at).collect(),
             keepers: self.seeding.keepers().map(|peer| peer.0).collect(),
             objects: self.seeding.given() as f64 / self.groups as f64,
+            objects_apart: self.seeding.given_apart() as f64 / self.groups as f64,
             named: self.named,
             twice: self.twice,
             lacking: self.lacking,

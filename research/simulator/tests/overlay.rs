@@ -401,3 +401,33 @@ fn one_lane_stays_where_more_bring_nothing() {
         assert!(objects <= 1.02, "the source sends {objects:.3} objects");
     }
 }
+
+/// A single receiver beside the source gets the object from there: nothing comes
+/// back that has gone out.
+#[test]
+fn a_single_receiver_beside_the_source_brings_nothing_back() {
+    let others = |count: usize, spot: (u8, u8)| vec![spot; count];
+    let shapes = [
+        ("zones", [others(1, (0, 0)), others(4, (1, 0)), others(4, (2, 0))].concat()),
+        ("a zone of one", [others(1, (0, 0)), others(1, (1, 0))].concat()),
+    ];
+    for (seed, (name, receivers)) in (0..).zip(shapes) {
+        let rate = GIGABIT / 4;
+        let spots = Spots { receivers, zone_rate: Some(rate), rack_rate: Some(rate), ..Spots::default() };
+        let hosts = vec![HONEST; spots.receivers.len()];
+        let outcome = World::with_spots(seed, GROUPS, (GIGABIT, &hosts), spots).run(at_s(400.0));
+        let took = last(&outcome, 1..=hosts.len()) / (4.0 * ideal(GROUPS));
+        println!("{name}: {took:.3} of what a joint takes, objects {:.3}", outcome.objects);
+        let most = crossings(&outcome, GROUPS);
+        let back = outcome
+            .crossed
+            .iter()
+            .filter(|((zone, rack, is_out), _)| !is_out && *zone == 0 && rack.is_none_or(|rack| rack == 0));
+        let back: u64 = back.map(|(_, bytes)| *bytes).sum();
+        assert_eq!(back, 0, "{name}: bytes come back to the source's place");
+        assert!(most <= 1.05, "{name}: {most:.3} objects went through a joint");
+        // The source's own path carries both copies.
+        assert!(took <= 1.15, "{name}: {took:.3} of what a joint takes for the object");
+        assert!(outcome.named.is_empty(), "{name}: {:?}", outcome.named);
+    }
+}

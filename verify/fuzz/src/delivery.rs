@@ -144,6 +144,7 @@ pub fn overlay_source(bytes: &[u8]) {
                 let _ = seeding.come(peer, had);
             }
             2 => seeding.leave(peer),
+            3 if words.flip() => seeding.set_apart(peer, words.flip()),
             3 => seeding.forget(peer),
             4 => {
                 let ranges = words.ranges(GROUPS);

@@ -91,6 +91,14 @@ impl Served {
         entry
     }
 
+    /// A receiver gets all groups beside the others, or no more so.
+    pub(crate) fn set_apart(&self, peer: PeerId, is_apart: bool) {
+        if let Some(giving) = &self.giving {
+            giving.seeding().set_apart(peer, is_apart);
+            self.ring();
+        }
+    }
+
     /// A receiver lacks groups that none of its candidates has.
     pub(crate) fn lack(&self, peer: PeerId, ranges: &[Range<u64>]) {
         let Some(giving) = &self.giving else { return };

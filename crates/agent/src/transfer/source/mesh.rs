@@ -42,6 +42,7 @@ impl Run {
         self.account.chain_used = true;
         // It fetches them there.
         self.patches.remove(&told.peer);
+        self.served.set_apart(told.peer, told.is_apart);
         let entry = if told.takes { self.served.entry_of(told.peer) } else { 0 };
         let mut places: Vec<(SocketAddr, PeerId, Option<String>, Share)> = Vec::new();
         for (peer, share) in &told.from {

@@ -33,6 +33,8 @@ pub struct Candidates {
     pub from: Vec<(PeerId, Share)>,
     /// Set if it also takes what the source gives away.
     pub takes: bool,
+    /// Set if the source gives it all groups, beside what it gives to the others: none fetches from it.
+    pub is_apart: bool,
     /// Set if the bytes come into its rack or its zone by one member, in no order.
     pub is_behind_head: bool,
 }
@@ -110,7 +112,7 @@ impl Mesh {
     /// Returns true if this member takes what the source gives away.
     #[must_use]
     pub fn takes(&self, peer: PeerId) -> bool {
-        self.takers.contains(&peer)
+        self.takers.contains(&peer) || self.layout.apart == Some(peer)
     }
 
     /// Takes members in, all at once or one that comes later; gives what each is told whose candidates have
@@ -221,8 +223,11 @@ impl Mesh {
             let member = &self.members[peer];
             Resident { peer: *peer, location: &member.location, demoted: member.demoted }
         };
-        self.layout = Layout::new(self.ring.iter().map(resident).collect(), &self.home);
-        let mut changed = BTreeSet::new();
+        let layout = Layout::new(self.ring.iter().map(resident).collect(), &self.home);
+        let before = core::mem::replace(&mut self.layout, layout);
+        let apart = [before.apart, self.layout.apart].into_iter().flatten();
+        let mut changed: BTreeSet<PeerId> =
+            apart.filter(|peer| before.apart != self.layout.apart && self.contains(*peer)).collect();
         for peer in &self.ring {
             let member = self.members.get_mut(peer).expect("it stands in the ring");
             let before = core::mem::take(&mut member.from);
@@ -275,6 +280,7 @@ impl Mesh {
             peer,
             from: self.members[&peer].from.clone(),
             takes: self.takes(peer),
+            is_apart: self.layout.apart == Some(peer),
             is_behind_head: self.layout.behind_heads.contains(&peer),
         }
     }

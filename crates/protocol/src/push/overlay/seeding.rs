@@ -4,7 +4,8 @@
 //! about one object, whatever their number, and the next group is always one that none has: the rarest. Those
 //! that take fast get more, since each takes when its connection has room. A group is given again where a
 //! member reports that it lacks it, and to that member: then the one that had it has ended, or keeps it back.
-//! One that has kept several back gets no more of those that no other has.
+//! One that has kept several back gets no more of those that no other has. A member that stands apart, as
+//! none may fetch from it, gets all groups beside the others.
 
 use super::super::sender::PeerId;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -86,6 +87,16 @@ impl Taker {
     }
 }
 
+/// A member that gets all groups, and none fetches from it.
+#[derive(Clone, Debug)]
+struct Apart {
+    peer: PeerId,
+    /// Number of connections by which it takes.
+    lanes: u32,
+    /// Groups that it has neither said that it has nor been given.
+    left: RangeSet,
+}
+
 /// Groups that a member reports as lacking.
 #[derive(Clone, Debug)]
 struct Lacking {
@@ -107,12 +118,15 @@ pub struct Seeding {
     /// To whom each was given.
     given_to: Vec<u8>,
     takers: BTreeMap<PeerId, Taker>,
+    apart: Option<Apart>,
     lacking: BTreeMap<PeerId, Lacking>,
     /// Times when groups were last given again.
     again: BTreeMap<u64, Time>,
     /// Groups that may be on their way to those that take, in the order in which they were given.
     lately: VecDeque<(Time, u64)>,
     given: u64,
+    /// Of these to one that stood apart, but for what it lacked.
+    given_apart: u64,
 }
 
 impl Seeding {
@@ -125,10 +139,12 @@ impl Seeding {
             unready: core::iter::once(0..groups).collect(),
             given_to: vec![NONE; usize::try_from(groups).expect("an object's groups are counted in memory")],
             takers: BTreeMap::new(),
+            apart: None,
             lacking: BTreeMap::new(),
             again: BTreeMap::new(),
             lately: VecDeque::new(),
             given: 0,
+            given_apart: 0,
         }
     }
 
@@ -142,6 +158,11 @@ impl Seeding {
     /// Takes a member in that takes by one more connection, and has these groups; gives whether there was
     /// room.
     pub fn come(&mut self, peer: PeerId, had: RangeSet) -> bool {
+        if let Some(apart) = self.apart.as_mut().filter(|apart| apart.peer == peer) {
+            apart.lanes = apart.lanes.saturating_add(1);
+            take_out(&mut apart.left, &had);
+            return true;
+        }
         if let Some(taker) = self.takers.get_mut(&peer) {
             // Where it has come again, what it was given and has not got is in neither.
             taker.had = had;
@@ -154,14 +175,60 @@ impl Seeding {
         true
     }
 
+    /// Takes note that a member gets all groups beside the others, or no more so. One that takes already goes
+    /// on by the same connections.
+    pub fn set_apart(&mut self, peer: PeerId, is_apart: bool) {
+        if is_apart == self.is_apart(peer) {
+            return;
+        }
+        let groups = self.groups;
+        let all = || core::iter::once(0..groups).collect::<RangeSet>();
+        if is_apart {
+            if let Some(other) = self.apart.as_ref().map(|apart| apart.peer) {
+                self.set_apart(other, false);
+            }
+            let (mut left, mut lanes) = (all(), 0);
+            if let Some(taker) = self.takers.get(&peer) {
+                lanes = taker.lanes;
+                let given = (0..self.groups).zip(&self.given_to).filter(|(_, to)| **to == taker.place);
+                for (group, _) in given {
+                    left.remove(group..group + 1);
+                }
+                take_out(&mut left, &taker.had);
+            }
+            self.remove(peer);
+            self.apart = Some(Apart { peer, lanes, left });
+            return;
+        }
+        let Some(was) = self.apart.take() else { return };
+        let mut had = all();
+        take_out(&mut had, &was.left);
+        if was.lanes > 0 && self.come(peer, had) {
+            self.takers.get_mut(&peer).expect("it has just come").lanes = was.lanes;
+        }
+        if let Some(lacking) = self.lacking.get_mut(&peer) {
+            // It is given as the others are what none has.
+            take_out(&mut lacking.groups, &self.fresh);
+        }
+    }
+
+    fn is_apart(&self, peer: PeerId) -> bool {
+        self.apart.as_ref().is_some_and(|apart| apart.peer == peer)
+    }
+
     /// Takes note that a member is gone, and comes no more.
     pub fn forget(&mut self, peer: PeerId) {
         self.remove(peer);
+        self.apart.take_if(|apart| apart.peer == peer);
         self.lacking.remove(&peer);
     }
 
     /// Takes note that a member takes no more by one of its connections. It may come again.
     pub fn leave(&mut self, peer: PeerId) {
+        if let Some(apart) = self.apart.as_mut().filter(|apart| apart.peer == peer) {
+            apart.lanes = apart.lanes.saturating_sub(1);
+            return;
+        }
         match self.takers.get_mut(&peer) {
             Some(taker) if taker.lanes > 1 => taker.lanes -= 1,
             _ => self.remove(peer),
@@ -180,13 +247,22 @@ impl Seeding {
         self.again.retain(|_, at| now.since(*at) < AGAIN_AFTER);
         let within = ranges.iter().map(|range| range.start.min(self.groups)..range.end.min(self.groups));
         let mut groups: RangeSet = within.filter(|range| !range.is_empty()).collect();
-        for range in self.fresh.iter().chain(self.unready.iter()) {
-            groups.remove(range);
+        if let Some(taker) = self.takers.get_mut(&peer) {
+            // It was given them while it stood apart, and they did not come.
+            take_out(&mut taker.had, &groups);
         }
-        for group in self.on_their_way(now) {
-            groups.remove(group..group + 1);
+        take_out(&mut groups, &self.unready);
+        match self.apart.as_ref().filter(|apart| apart.peer == peer) {
+            // It gets from none of the others, and what they were not given may be lost on its way to it.
+            Some(apart) => take_out(&mut groups, &apart.left),
+            None => {
+                take_out(&mut groups, &self.fresh);
+                for group in self.on_their_way(now) {
+                    groups.remove(group..group + 1);
+                }
+                self.blame(peer, &groups);
+            }
         }
-        self.blame(peer, &groups);
         let all = self.groups;
         let lacking =
             self.lacking.entry(peer).or_insert(Lacking { groups: RangeSet::new(), left: all, got_at: now });
@@ -232,6 +308,9 @@ impl Seeding {
 
     /// The next group for a member that has room for one.
     pub fn take(&mut self, now: Time, peer: PeerId) -> Option<u64> {
+        if self.is_apart(peer) {
+            return self.take_apart(now, peer);
+        }
         let place = self.takers.get(&peer)?.place;
         let group = match self.next_lacking(now, peer) {
             Some(group) => {
@@ -253,6 +332,23 @@ impl Seeding {
             self.lately.pop_front();
         }
         self.lately.push_back((now, group));
+        self.given += 1;
+        Some(group)
+    }
+
+    /// The next group for the member that stands apart. The others are given the same one for themselves.
+    fn take_apart(&mut self, now: Time, peer: PeerId) -> Option<u64> {
+        let group = self.next_lacking(now, peer).or_else(|| {
+            let left = &mut self.apart.as_mut()?.left;
+            let ready = |range: Range<u64>| {
+                let group = self.unready.first_missing(range.start);
+                (group < range.end).then_some(group)
+            };
+            let group = left.iter().find_map(ready)?;
+            left.remove(group..group + 1);
+            self.given_apart += 1;
+            Some(group)
+        })?;
         self.given += 1;
         Some(group)
     }
@@ -306,6 +402,12 @@ impl Seeding {
         self.given
     }
 
+    /// Returns the number of those groups that one which stood apart got beside the others.
+    #[must_use]
+    pub fn given_apart(&self) -> u64 {
+        self.given_apart
+    }
+
     /// Returns the members that have kept back groups given to them.
     pub fn keepers(&self) -> impl Iterator<Item = PeerId> + '_ {
         self.takers.iter().filter(|(_, taker)| self.keeps_back(taker)).map(|(peer, _)| *peer)
@@ -324,6 +426,8 @@ impl Seeding {
     /// It does not hold.
     pub fn check(&self) {
         assert!(self.takers.len() <= TAKERS_MAX, "too many take");
+        let apart = self.apart.as_ref().map(|apart| apart.peer);
+        assert!(apart.is_none_or(|peer| !self.takers.contains_key(&peer)), "one takes twice");
         let fresh = self.fresh.iter().flatten();
         assert!({ fresh }.all(|group| !self.unready.contains(group)), "a group may be given, and may not");
         let mut places: Vec<u8> = self.takers.values().map(|taker| taker.place).collect();
@@ -332,11 +436,19 @@ impl Seeding {
         assert_eq!(places.len(), self.takers.len(), "two have one place");
         let known = |to: &u8| *to == NONE || places.contains(to);
         assert!(self.given_to.iter().all(known), "a group was given to one that does not take");
-        for lacking in self.lacking.values() {
-            let of_these = |group| !self.fresh.contains(group) && !self.unready.contains(group);
+        for (peer, lacking) in &self.lacking {
+            let is_fresh = |group| apart != Some(*peer) && self.fresh.contains(group);
+            let of_these = |group| !is_fresh(group) && !self.unready.contains(group);
             // What has become ready since was not given either.
             assert!(lacking.left <= self.groups && lacking.groups.iter().flatten().all(of_these));
         }
+    }
+}
+
+/// Removes from a set what another one contains.
+fn take_out(groups: &mut RangeSet, others: &RangeSet) {
+    for range in others.iter() {
+        groups.remove(range);
     }
 }
 
@@ -414,6 +526,73 @@ mod tests {
     }
 
     #[test]
+    fn one_that_stands_apart_gets_all_beside_the_others() {
+        let mut seeding = ready(4);
+        seeding.set_apart(A, true);
+        assert!(seeding.come(A, core::iter::once(0..1).collect()) && seeding.come(B, RangeSet::new()));
+        assert_eq!([0; 4].map(|_| seeding.take(at(0), A)), [Some(1), Some(2), Some(3), None]);
+        assert_eq!([0; 2].map(|_| seeding.take(at(1), B)), [Some(0), Some(1)]);
+        seeding.lack(at(500), A, &one(0..1));
+        assert_eq!([0; 2].map(|_| seeding.take(at(500), A)), [Some(0), None], "a connection broke");
+        assert_eq!((seeding.keepers().count(), seeding.given(), seeding.given_apart()), (0, 6, 3));
+        seeding.set_apart(A, false);
+        assert_eq!(seeding.take(at(600), B), Some(2));
+        assert_eq!(seeding.take(at(700), A), None, "it has all");
+        seeding.set_apart(B, true);
+        assert_eq!([0; 2].map(|_| seeding.take(at(800), B)), [Some(3), None]);
+        seeding.forget(B);
+        seeding.check();
+    }
+
+    /// A connection of one that stands apart has broken with what was on its way. The others were given none
+    /// of it, as each has an older version.
+    #[test]
+    fn one_that_stands_apart_gets_again_what_no_other_was_given() {
+        let mut seeding = ready(4);
+        seeding.set_apart(A, true);
+        let all = || core::iter::once(0..4).collect::<RangeSet>();
+        assert!(seeding.come(A, RangeSet::new()) && seeding.come(B, all()));
+        assert_eq!([0; 5].map(|_| seeding.take(at(0), A)), [Some(0), Some(1), Some(2), Some(3), None]);
+        assert_eq!(seeding.take(at(0), B), None, "it has all");
+        seeding.leave(A);
+        assert!(seeding.come(A, core::iter::once(0..2).collect()));
+        seeding.lack(at(500), A, &one(2..4));
+        seeding.check();
+        assert_eq!([0; 3].map(|_| seeding.take(at(500), A)), [Some(2), Some(3), None]);
+        // It stands with others, and has lost some once more.
+        seeding.lack(at(1_500), A, &one(3..4));
+        seeding.set_apart(A, false);
+        seeding.check();
+        assert_eq!(seeding.take(at(1_500), A), None);
+        seeding.lack(at(2_500), A, &one(3..4));
+        seeding.check();
+        assert_eq!([0; 2].map(|_| seeding.take(at(2_500), A)), [Some(3), None]);
+    }
+
+    /// Another one comes to stand apart: the one before takes with the others, by as many connections.
+    #[test]
+    fn one_stands_apart_at_a_time() {
+        let mut seeding = ready(6);
+        seeding.set_apart(A, true);
+        assert!([(); 2].into_iter().all(|()| seeding.come(A, RangeSet::new())));
+        assert!(seeding.come(B, RangeSet::new()));
+        assert_eq!([0; 2].map(|_| seeding.take(at(0), A)), [Some(0), Some(1)]);
+        seeding.set_apart(B, true);
+        seeding.set_apart(A, false);
+        seeding.check();
+        seeding.leave(A);
+        assert_eq!(seeding.take(at(0), A), Some(2), "it takes by another one");
+        assert_eq!([0; 2].map(|_| seeding.take(at(0), B)), [Some(0), Some(1)]);
+        seeding.leave(A);
+        assert_eq!(seeding.take(at(0), A), None);
+        // One that has no connection yet takes no place.
+        seeding.set_apart(C, true);
+        seeding.set_apart(C, false);
+        assert_eq!(seeding.takers.keys().copied().collect::<Vec<_>>(), [B]);
+        seeding.check();
+    }
+
+    #[test]
     fn one_that_lacks_everything_all_the_time_gets_one_object_and_then_little() {
         let mut seeding = ready(10);
         assert!(seeding.come(A, RangeSet::new()));
@@ -434,11 +613,15 @@ mod tests {
         fn each_group_is_given_once(
             had in proptest::collection::vec((0u64..30, 0u64..30), 3..4),
             steps in proptest::collection::vec((0u8..6, 0u32..20, 0u64..30), 0..120),
+            is_apart in any::<bool>(),
         ) {
             let mut seeding = Seeding::new(30);
+            let apart = PeerId(4);
+            seeding.set_apart(apart, is_apart);
             let had: Vec<RangeSet> = had.iter().map(|(one, other)| {
                 core::iter::once(*one.min(other)..*one.max(other)).filter(|range| !range.is_empty()).collect()
             }).collect();
+            seeding.come(apart, had[1].clone());
             let (mut ready, mut given, mut asked) = (RangeSet::new(), RangeSet::new(), RangeSet::new());
             for (now, (action, peer, group)) in steps.into_iter().enumerate() {
                 let (now, id) = (at(now as u64), PeerId(peer));
@@ -457,7 +640,7 @@ mod tests {
                     }
                     _ => if let Some(group) = seeding.take(now, id) {
                         prop_assert!(ready.contains(group), "group {group} may not be given yet");
-                        let is_new = given.insert(group..group + 1) > 0;
+                        let is_new = is_apart && id == apart || given.insert(group..group + 1) > 0;
                         prop_assert!(is_new || asked.contains(group), "group {group} twice");
                         let had = had[peer as usize % 3].contains(group);
                         prop_assert!(!had || asked.contains(group), "it had group {group}");
@@ -465,6 +648,47 @@ mod tests {
                 }
                 seeding.check();
             }
+        }
+
+        /// Members come, go and stand apart, and groups are lost: one that stands apart in the end gets all
+        /// that it says it lacks, as it gets it from none of the others.
+        #[test]
+        fn one_that_stands_apart_gets_all(
+            steps in proptest::collection::vec((0u8..8, 0u32..3, 0u64..10, any::<bool>()), 0..60),
+        ) {
+            let mut seeding = ready(10);
+            let mut here = vec![RangeSet::new(); 3];
+            let lacks = |here: &RangeSet| here.gaps(0..10).into_iter().collect::<Vec<_>>();
+            for (now, (action, peer, group, arrives)) in steps.into_iter().enumerate() {
+                let (now, id, has) = (at(now as u64 * 100), PeerId(peer), &mut here[peer as usize]);
+                match action {
+                    0 | 1 => {
+                        let _ = seeding.come(id, has.clone());
+                    }
+                    2 => seeding.leave(id),
+                    3 => seeding.set_apart(id, arrives),
+                    4 => seeding.lack(now, id, &lacks(has)),
+                    // From another one.
+                    5 => {
+                        has.insert(group..group + 1);
+                    }
+                    _ => if let Some(group) = seeding.take(now, id).filter(|_| arrives) {
+                        has.insert(group..group + 1);
+                    },
+                }
+                seeding.check();
+            }
+            seeding.set_apart(A, true);
+            let has = &mut here[A.0 as usize];
+            prop_assert!(seeding.come(A, has.clone()));
+            for second in 10..40 {
+                seeding.lack(at(second * 1_000), A, &lacks(has));
+                while let Some(group) = seeding.take(at(second * 1_000), A) {
+                    has.insert(group..group + 1);
+                }
+                seeding.check();
+            }
+            prop_assert_eq!(has.len(), 10);
         }
     }
 }

@@ -60,7 +60,8 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
         // Each may get the object once more for what it says that it lacks, and then a group now and then.
         let trickle = 1.0 + Duration(until.0).as_secs_f64() * 2.0 / groups as f64;
         let most = 1.0 + if outcome.lacking == 0 { 0.0 } else { count as f64 * trickle };
-        (outcome.objects > most).then(|| format!("the source gives {:.2} objects", outcome.objects))
+        let shared = outcome.objects - outcome.objects_apart;
+        (shared > most).then(|| format!("the source gives {shared:.2} objects to those that share them"))
     });
     let failure = failure.or_else(|| blamed(&hosts, &outcome.named));
     let case = format!("overlay of {count} receivers, {groups} groups");

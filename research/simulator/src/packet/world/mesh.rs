@@ -93,6 +93,7 @@ impl Cluster {
         let entry = if told.takes { super::keys::mix(self.seed, told.peer.0.into()) | 1 } else { 0 };
         let push = self.push_mut(transfer);
         let run = push.source.run.as_deref_mut().expect("it has just spoken");
+        run.seeding.set_apart(told.peer, told.is_apart);
         if told.takes {
             run.entries.insert(entry, told.peer);
         }

@@ -4,8 +4,9 @@
 //! each group by one of them. The others of a rack fetch within it. Heads fetch from members of other racks
 //! or zones, and share what they get from the one that the bytes come from: so each group leaves there once,
 //! and enters each of the others once. In the zone and the rack of the source there are no heads: members
-//! take from the source itself. Without names of zones and racks, or with the same everywhere, all members
-//! fetch from all.
+//! take from the source itself. A single member there stands apart: it gets all from the source, and none
+//! fetches from it, as it would hold all others if it were slow. Without names of zones and racks, or with
+//! the same everywhere, all members fetch from all.
 
 use super::super::super::sender::PeerId;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -59,6 +60,8 @@ pub(super) struct Layout {
     suppliers: BTreeMap<PeerId, Vec<Suppliers>>,
     /// The circle of those that take what the source gives.
     pub takers: Option<usize>,
+    /// The single member in the zone or the rack of the source.
+    pub apart: Option<PeerId>,
     pub heads: BTreeSet<PeerId>,
     /// The location of all members, where they have one in common.
     common: Option<Location>,
@@ -152,12 +155,22 @@ impl Layout {
 
     /// Lays out a part; gives the circle of those from whom others outside may fetch.
     fn build(&mut self, home: &Location, domain: Domain<'_>) -> usize {
-        let Domain { residents, depth, heads, is_home } = domain;
+        let Domain { mut residents, depth, heads, is_home } = domain;
         let mut children: BTreeMap<&str, Vec<Resident<'_>>> = BTreeMap::new();
         if depth < home.names().len() {
             for resident in &residents {
                 children.entry(resident.location.names()[depth]).or_default().push(*resident);
             }
+        }
+        let single = match children.get(home.names().get(depth).copied().unwrap_or_default()) {
+            Some(at_home) if is_home && children.len() > 1 && at_home.len() == 1 => Some(at_home[0].peer),
+            _ => None,
+        };
+        if let Some(single) = single {
+            // Where it stands the bytes come from, and they are not to come back there.
+            self.apart = Some(single);
+            residents.retain(|resident| resident.peer != single);
+            return self.build(home, Domain { residents, depth, heads, is_home: false });
         }
         if children.len() < 2 {
             let Some((name, residents)) = children.pop_first() else {

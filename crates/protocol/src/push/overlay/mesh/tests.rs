@@ -41,7 +41,7 @@ fn all_are_reached_after_a_few_hops() {
 
 /// Members that a group reaches from those that take it.
 fn reached_by(mesh: &Mesh, group: u64) -> BTreeSet<PeerId> {
-    let mut reached: BTreeSet<PeerId> = mesh.takers.clone();
+    let mut reached: BTreeSet<PeerId> = mesh.ring.iter().copied().filter(|peer| mesh.takes(*peer)).collect();
     loop {
         let may = |(from, share): &(PeerId, Share)| reached.contains(from) && share.contains(group);
         let is_next = |peer: &&PeerId| !reached.contains(peer) && mesh.members[peer].from.iter().any(may);
@@ -88,6 +88,28 @@ fn each_group_enters_each_rack_once_and_leaves_the_sources_once() {
     }
 }
 
+/// A single member beside the source stands apart until another one comes there.
+#[test]
+fn a_single_member_beside_the_source_stands_apart() {
+    let mut mesh = Mesh::new(5, spot(0, 0));
+    let told = mesh.join((0..9).map(|at| (PeerId(at), spot((at / 8) as u8, 0))).map(|(peer, mut at)| {
+        at.zone = if peer.0 == 8 { "z0".into() } else { "z1".into() };
+        (peer, at)
+    }));
+    mesh.check();
+    let own = told.iter().find(|told| told.peer == PeerId(8)).expect("all are told");
+    assert!(own.takes && own.is_apart && own.from.is_empty(), "{own:?}");
+    assert!(
+        told.iter().all(|told| told.from.iter().all(|(from, _)| *from != PeerId(8))),
+        "none fetches from it"
+    );
+    assert_eq!(told.iter().filter(|told| told.takes).count(), 1 + TAKERS, "others take, too");
+    let told = mesh.join([(PeerId(9), spot(0, 0))]);
+    mesh.check();
+    let own = told.iter().find(|told| told.peer == PeerId(8)).expect("it is told");
+    assert!(own.takes && !own.is_apart, "the two have each other: {own:?}");
+}
+
 /// A head that is of no use to one of its rack, or slow, is head no more; one that comes late is none.
 #[test]
 fn a_rack_gets_other_heads() {
@@ -120,6 +142,7 @@ fn two_members_have_each_other() {
         peer: PeerId(peer),
         from: vec![(PeerId(from), Share::ALL)],
         takes: true,
+        is_apart: false,
         is_behind_head: false,
     };
     assert_eq!(told, [of(1, 2), of(2, 1)]);
