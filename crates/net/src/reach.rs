@@ -1,6 +1,7 @@
 //! Sockets of `polycast doctor`: one that asks which hosts are there, by multicast or of one host, and one
 //! that answers.
 
+use crate::interface::of_address;
 use crate::udp::{hear_joined_only, join_group, multicast_sender, socket_of};
 use polycast_wire::reach::{PORT, Reach, group_for, question_of};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -131,38 +132,65 @@ impl Answerer {
     }
 }
 
-/// Waits for a query of IGMP, by which a switch or router shows that it looks after multicast; gives its
-/// sender, and the version of the query.
+/// A switch or router that asks which hosts are in which group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Querier {
+    /// Address that it asks from.
+    pub from: IpAddr,
+    /// Version of its query: of IGMP, and of MLD where its address is of IPv6.
+    pub version: u8,
+}
+
+/// Waits on the interface with this address for a query of IGMP, or of MLD where the address is of IPv6, by
+/// which a switch or router shows that it looks after multicast.
 ///
 /// # Errors
 /// It takes root.
-pub fn querier(within: Duration) -> io::Result<Option<(Ipv4Addr, u8)>> {
+pub fn querier(interface: IpAddr, within: Duration) -> io::Result<Option<Querier>> {
     const IGMP: i32 = 2;
-    const QUERY: u8 = 0x11;
-    let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(IGMP)))?;
+    let (domain, protocol) = match interface {
+        IpAddr::V4(_) => (Domain::IPV4, Protocol::from(IGMP)),
+        IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6),
+    };
+    let socket = Socket::new(domain, Type::RAW, Some(protocol))?;
+    socket.bind_device(Some(of_address(interface).map_err(io::Error::other)?.name.as_bytes()))?;
+    let socket = UdpSocket::from(socket);
     let until = Instant::now() + within;
     let mut buffer = [0; 2_048];
     while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
         socket.set_read_timeout(Some(left))?;
-        let Ok(read) = io::Read::read(&mut &socket, &mut buffer) else { continue };
-        let packet = &buffer[..read];
-        let Some(header_len) = packet.first().map(|first| usize::from(first & 15) * 4) else { continue };
-        if packet.get(header_len) == Some(&QUERY)
-            && let Some(from) = packet.get(12..16)
-        {
-            let from = Ipv4Addr::new(from[0], from[1], from[2], from[3]);
-            return Ok(Some((from, query_version(&packet[header_len..]))));
+        let Ok((read, from)) = socket.recv_from(&mut buffer) else { continue };
+        let version = match interface {
+            IpAddr::V4(_) => igmp_version(&buffer[..read]),
+            IpAddr::V6(_) => mld_version(&buffer[..read]),
+        };
+        if let Some(version) = version {
+            return Ok(Some(Querier { from: from.ip(), version }));
         }
     }
     Ok(None)
 }
 
-/// Returns the version of a query of IGMP, by RFC 3376, section 7.1: only those of version 3 are longer than
-/// 8 bytes, and those of version 1 say no time to answer in.
-fn query_version(query: &[u8]) -> u8 {
-    match query {
-        [_, time, ..] if query.len() < 12 => 1 + u8::from(*time > 0),
-        _ => 3,
+/// Returns the version of an IP packet with a query of IGMP, by RFC 3376, section 7.1: only those of version
+/// 3 are longer than 8 bytes, and those of version 1 say no time to answer in.
+fn igmp_version(packet: &[u8]) -> Option<u8> {
+    const QUERY: u8 = 0x11;
+    let header_len = usize::from(packet.first()? & 15) * 4;
+    match packet.get(header_len..)? {
+        query @ [QUERY, time, ..] if query.len() < 12 => Some(1 + u8::from(*time > 0)),
+        [QUERY, ..] => Some(3),
+        _ => None,
+    }
+}
+
+/// Returns the version of an ICMPv6 packet with a query of MLD, by RFC 3810, section 8.1: those of version 1
+/// have 24 bytes, and those of version 2 at least 28. The kernel hands them over without the IP header.
+fn mld_version(packet: &[u8]) -> Option<u8> {
+    const QUERY: u8 = 130;
+    match (packet.first()?, packet.len()) {
+        (&QUERY, 24) => Some(1),
+        (&QUERY, 28..) => Some(2),
+        _ => None,
     }
 }
 
@@ -176,10 +204,20 @@ mod tests {
     fn queries_are_told_apart() {
         for (time, len, version) in [(0, 8, 1), (100, 8, 2), (1, 8, 2), (100, 12, 3), (0, 12, 3), (7, 16, 3)]
         {
-            let mut query = vec![0; len];
-            (query[0], query[1]) = (0x11, time);
-            assert_eq!(query_version(&query), version, "{time} {len}");
+            let mut packet = vec![0; 24 + len];
+            (packet[0], packet[24], packet[25]) = (0x46, 0x11, time);
+            assert_eq!(igmp_version(&packet), Some(version), "{time} {len}");
+            packet[24] = 0x16;
+            assert_eq!(igmp_version(&packet), None, "a report");
         }
+        for (kind, len, version) in
+            [(130, 24, Some(1)), (130, 28, Some(2)), (130, 44, Some(2)), (130, 26, None), (143, 28, None)]
+        {
+            let mut packet = vec![0; len];
+            packet[0] = kind;
+            assert_eq!(mld_version(&packet), version, "{kind} {len}");
+        }
+        assert_eq!((igmp_version(&[]), igmp_version(&[0x4f, 1]), mld_version(&[])), (None, None, None));
     }
 
     #[test]

@@ -4,9 +4,13 @@
 //! kernel cuts them as late as possible, and the receiver gets them back whole, scattered to where the
 //! caller expects them.
 
+mod membership;
 mod only;
 
+pub(crate) use membership::join_group;
 pub use only::{Only, Outer};
+
+use membership::{join_source, other_family};
 
 use crate::interface::index_of;
 use crate::priority::Dscp;
@@ -73,21 +77,6 @@ pub(crate) fn multicast_sender(interface: IpAddr) -> io::Result<Socket> {
         }
     }
     Ok(socket)
-}
-
-/// Takes part in a multicast group on the interface with this address.
-pub(crate) fn join_group(socket: &Socket, interface: IpAddr, group: IpAddr) -> io::Result<()> {
-    match (interface, group) {
-        (IpAddr::V4(interface), IpAddr::V4(group)) => socket.join_multicast_v4(&group, &interface),
-        (IpAddr::V6(_), IpAddr::V6(group)) => socket.join_multicast_v6(&group, index_of(interface)?),
-        _ => Err(other_family(interface, group)),
-    }
-}
-
-fn other_family(interface: IpAddr, group: IpAddr) -> io::Error {
-    let own = if interface.is_ipv4() { "IPv4" } else { "IPv6" };
-    let message = format!("this end is at {interface}, and an end with {own} cannot take part in {group}");
-    io::Error::new(io::ErrorKind::Unsupported, message)
 }
 
 /// Tells the kernel that the socket hears only what comes through an interface that it has joined.
@@ -329,10 +318,8 @@ impl DataReceiver {
         // Before anything can come.
         only.attach(&self.socket)?;
         bind(&self.socket, group)?;
-        if let (Some(IpAddr::V4(source)), IpAddr::V4(group), IpAddr::V4(interface)) =
-            (only.source, group.ip(), interface)
-        {
-            match self.socket.join_ssm_v4(&source, &group, &interface) {
+        if let Some(source) = only.source {
+            match join_source(&self.socket, interface, group.ip(), source) {
                 Ok(()) => return Ok(()),
                 Err(error) => tracing::info!(%error, "no source-specific multicast: the filter alone holds"),
             }

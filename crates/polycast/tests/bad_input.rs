@@ -44,6 +44,8 @@ fn wrong_words_are_named() {
         (&["offer", "x", "--receivers", "1", "--timeout", "soon"], "write a time"),
         (&["send", "x", "--to", "a,b,a"], "'a' is named twice"),
         (&["send", "x", "--to", ""], "names with commas"),
+        (&["doctor", "--to", "fd00::1"], "an IPv6 address needs brackets: write [fd00::1]"),
+        (&["doctor", "--to", "fe80::1%eth0"], "is an address of one link"),
         (&["send", "x", "--to", "a", "--id", "x"], "not an object id"),
         (&["get", "-", "--out", "x"], "not an object id"),
         (&["manager", "--listen", "nowhere"], "--listen"),

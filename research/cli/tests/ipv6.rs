@@ -6,7 +6,7 @@ mod common;
 
 use common::lan::{HOSTS, Lan, Running, address, address_v6};
 use common::{Place, noise, polycast};
-use polycast_testing::{Need, needs, wait_for};
+use polycast_testing::{Need, needs, until, wait_for};
 use serde_json::Value;
 use std::process::Command;
 
@@ -40,6 +40,77 @@ fn without_multicast_the_receivers_bring_it_to_each_other() {
     // Without brackets it is not seen where the address ends.
     let ran = lan.begin(1, &["accept", "some-code-here", "--from", &address_v6(0)]).end();
     assert!(ran.status == 1 && ran.stderr.contains("write [fd79::1]"), "{}", ran.stderr);
+}
+
+/// A switch that snoops hears by MLDv2 from which source a receiver takes packets, and by MLDv1 of the group
+/// alone; the doctor says which version is spoken, and by whose word.
+#[test]
+fn a_switch_that_snoops_hears_of_the_source() {
+    let Some(lan) = Lan::over_ipv6() else { return };
+    if !needs(&[Need::Tool("bridge")]) {
+        return;
+    }
+    let bridge = |options: &str| {
+        let words = format!("ip -n {} link set br0 type bridge {options}", lan.switch());
+        let ran = Command::new("sh").args(["-ec", &words]).status().unwrap();
+        assert!(ran.success(), "{words}");
+    };
+    let doctor = |args: &[&str], name: &str| {
+        let document = lan.begin(0, &[&["doctor"], args].concat()).end().json();
+        let checks = document["checks"].as_array().unwrap().clone();
+        let check = checks.into_iter().find(|check| check["name"] == name);
+        check.map(|check| format!("{}: {}", check["verdict"], check["found"])).unwrap_or_default()
+    };
+    let said = doctor(&[], "mld");
+    assert!(said.contains("skipped") && said.contains("unless a querier of MLDv1 was heard"), "{said}");
+    let other = format!("[{}]", address_v6(1));
+    let said = doctor(&["--to", &other], "host");
+    assert!(said.contains(&format!("{other} does not answer")), "{said}");
+    let said = doctor(&["--querier", "1s"], "querier");
+    assert!(said.contains("warning") && said.contains("has asked which hosts are in which group"), "{said}");
+    bridge("mcast_snooping 1 mcast_querier 1 mcast_mld_version 2 mcast_query_interval 100");
+    until("a querier of MLDv2 is heard", || doctor(&["--querier", "3s"], "querier").contains("by MLDv2"));
+    until("the doctor says so", || {
+        let said = doctor(&["--querier", "3s"], "mld");
+        said.contains(
+            "eth0 speaks MLDv2, as a querier there does; the network is asked for a group's packets",
+        )
+    });
+    let file = lan.place.file("slow", &noise(2_000_000));
+    let (offer, code) = lan.offer(&file, 2, &["--rate", "4mbit", "--slow", "wait", "--timeout", "1m"]);
+    let accepting = [1, 2].map(|host: usize| {
+        let (from, out) = (format!("[{}]", address_v6(0)), lan.place.path(&format!("out{host}")));
+        lan.begin(host, &["accept", &code, "--from", &from, "--out", &out, "--name", &format!("h{host}")])
+    });
+    until("the switch hears of the source", || {
+        let shown = Command::new("ip")
+            .args(["netns", "exec", &lan.switch(), "bridge", "-d", "mdb", "show"])
+            .output()
+            .unwrap();
+        let source = format!(" src {} ", address_v6(0));
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        [1, 2].iter().all(|host| {
+            shown
+                .lines()
+                .any(|line| line.contains(&format!("port p{host} grp ff15:")) && line.contains(&source))
+        })
+    });
+    for accepting in accepting {
+        let ran = accepting.end();
+        assert_eq!(ran.status, 0, "{}", ran.stderr);
+    }
+    assert_eq!(fabrics(&offer.end().json()), ["ip-multicast"; 2]);
+    bridge("mcast_mld_version 1");
+    until("the doctor says MLDv1", || {
+        let said = doctor(&["--querier", "3s"], "mld");
+        said.contains("eth0 speaks MLDv1, as a querier there does; the network hears of groups, and not")
+    });
+    assert_eq!(fabrics(&lan.deliver(2, &["--from", &format!("[{}]", address_v6(0))])), ["ip-multicast"; 2]);
+    let force = "echo 2 > /proc/sys/net/ipv6/conf/all/force_mld_version";
+    let ran = Command::new("ip").args(["netns", "exec", &lan.space(0), "sh", "-c", force]).status().unwrap();
+    assert!(ran.success());
+    let said = doctor(&[], "mld");
+    assert!(said.contains("eth0 speaks MLDv2: net.ipv6.conf.all.force_mld_version says so"), "{said}");
 }
 
 /// A manager lends groups of the family that it listens at.

@@ -132,6 +132,7 @@ impl Findings {
 
 /// Looks at everything, or answers hosts that do.
 pub(super) fn run(args: &DoctorArgs, format: Format) -> Result<Exit, Failure> {
+    args.to.iter().try_for_each(|text| network::refuse_without_brackets(text))?;
     let devices = interface::survey()
         .map_err(|error| Failure::unexpected(format!("cannot list the interfaces: {error}")))?;
     let mut checks = Vec::new();
@@ -143,8 +144,8 @@ pub(super) fn run(args: &DoctorArgs, format: Format) -> Result<Exit, Failure> {
     let mut way = None;
     if let Some(used) = used {
         checks::ports(used.address, &mut checks);
-        let seen = reach::look(&used, args, &mut checks);
-        igmp::look(&used, &seen, &mut checks);
+        let (seen, querier) = reach::look(&used, args, &mut checks);
+        igmp::look(&used, &seen, querier, &mut checks);
         way = Some(seen.text());
     } else {
         checks.push(Check::skipped("multicast", "there is no interface for it"));

@@ -64,15 +64,26 @@ fn own_address_towards(other: &SocketAddr) -> Option<IpAddr> {
 /// The addresses of `HOST[:PORT]`, in the order in which the system would try them (RFC 6724). An address of
 /// IPv6 stands in brackets.
 pub(crate) fn addresses(text: &str) -> Result<Vec<SocketAddr>, Failure> {
-    let wrong = || {
-        Failure::input(format!(
-            "'{text}' is not HOST[:PORT], such as 10.0.0.1, source.example:{OFFER_PORT} or [fd00::1]:{OFFER_PORT}"
-        ))
-    };
+    addresses_at(text, OFFER_PORT)
+}
+
+/// Refuses an address of IPv6 without brackets: it is not seen where it ends, and where a port begins.
+pub(crate) fn refuse_without_brackets(text: &str) -> Result<(), Failure> {
     if text.split('%').next().is_some_and(|address| address.parse::<Ipv6Addr>().is_ok()) {
         address_v6(text)?;
         return Err(Failure::input(format!("an IPv6 address needs brackets: write [{text}]")));
     }
+    Ok(())
+}
+
+/// The same addresses, with this port where none is named.
+pub(crate) fn addresses_at(text: &str, usual: u16) -> Result<Vec<SocketAddr>, Failure> {
+    let wrong = || {
+        Failure::input(format!(
+            "'{text}' is not HOST[:PORT], such as 10.0.0.1, source.example:{usual} or [fd00::1]:{usual}"
+        ))
+    };
+    refuse_without_brackets(text)?;
     let (host, port) = match text.strip_prefix('[').map(|rest| rest.split_once(']').ok_or_else(wrong)) {
         Some(split) => {
             let (address, behind) = split?;
@@ -85,7 +96,7 @@ pub(crate) fn addresses(text: &str) -> Result<Vec<SocketAddr>, Failure> {
             None => (text, None),
         },
     };
-    let port = port.map_or(Some(OFFER_PORT), |port| port.parse().ok().filter(|port: &u16| *port > 0));
+    let port = port.map_or(Some(usual), |port| port.parse().ok().filter(|port: &u16| *port > 0));
     let port = port.ok_or_else(wrong)?;
     if text.starts_with('[') {
         return Ok(vec![SocketAddr::from((address_v6(host)?, port))]);

@@ -5,12 +5,12 @@ use crate::args::DoctorArgs;
 use crate::commands::network;
 use crate::exit::plain;
 use polycast_net::interface::Interface;
-use polycast_net::reach::{Answered, Answerer, Asker, querier};
+use polycast_net::reach::{Answered, Answerer, Asker, Querier, querier};
 use polycast_net::udp::DATAGRAM_LEN_MAX;
 use polycast_types::Duration;
 use polycast_wire::reach::{ASK_LEN_MIN, PORT, numbered};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Number of times that a question is sent, and time to wait for its answers each time.
@@ -80,8 +80,8 @@ impl Way {
     }
 }
 
-/// Looks at how far packets get; gives the way that objects take.
-pub(super) fn look(used: &Interface, args: &DoctorArgs, checks: &mut Vec<Check>) -> Way {
+/// Looks at how far packets get; gives the way that objects take, and the querier that was heard.
+pub(super) fn look(used: &Interface, args: &DoctorArgs, checks: &mut Vec<Check>) -> (Way, Option<Querier>) {
     let asker = match Asker::open(used.address) {
         Ok(asker) => asker,
         Err(error) => {
@@ -95,7 +95,7 @@ pub(super) fn look(used: &Interface, args: &DoctorArgs, checks: &mut Vec<Check>)
                 NO_MULTICAST,
                 mend,
             ));
-            return Way::Tcp("this host cannot send any");
+            return (Way::Tcp("this host cannot send any"), None);
         }
     };
     let reached = multicast(used, &asker, checks);
@@ -105,12 +105,15 @@ pub(super) fn look(used: &Interface, args: &DoctorArgs, checks: &mut Vec<Check>)
             alone.push(text.clone());
         }
     }
-    match args.querier {
-        Some(patience) => look_for_querier(patience, checks),
-        None => checks.push(Check::skipped("querier", "not waited for; `--querier 130s` as root does so")),
-    }
+    let heard = match args.querier {
+        Some(patience) => look_for_querier(used, patience, checks),
+        None => {
+            checks.push(Check::skipped("querier", "not waited for; `--querier 130s` as root does so"));
+            None
+        }
+    };
     let others = reached.iter().any(|address| *address != used.address);
-    Way::of(reached.contains(&used.address), others, alone)
+    (Way::of(reached.contains(&used.address), others, alone), heard)
 }
 
 /// It was listened for as long as three short and three long questions take.
@@ -245,13 +248,10 @@ fn one(
     reached: &BTreeSet<IpAddr>,
     checks: &mut Vec<Check>,
 ) -> bool {
-    let address = match text.contains(':') {
-        true => text.to_socket_addrs(),
-        false => (text, PORT).to_socket_addrs(),
-    };
     let is_of_family = |address: &SocketAddr| address.is_ipv4() == used.address.is_ipv4();
-    let Some(address) = address.ok().and_then(|mut all| all.find(is_of_family)) else {
-        let mend = "write HOST or HOST:PORT, such as 10.0.0.2";
+    let found = network::addresses_at(text, PORT).unwrap_or_default();
+    let Some(address) = found.into_iter().find(is_of_family) else {
+        let mend = "write HOST or HOST:PORT, such as 10.0.0.2 or [fd00::2]";
         checks.push(Check::failed(
             "host",
             format!("{text} has no address of the family of {}", used.address),
@@ -287,19 +287,31 @@ fn one(
     got[0] && !reached.contains(&address.ip())
 }
 
-fn look_for_querier(patience: Duration, checks: &mut Vec<Check>) {
-    checks.push(match querier(std::time::Duration::from_nanos(patience.0)) {
-        Ok(Some((from, version))) => {
-            Check::ok("querier", format!("{from} asks which hosts are in which group, by IGMPv{version}"))
+fn look_for_querier(used: &Interface, patience: Duration, checks: &mut Vec<Check>) -> Option<Querier> {
+    let (protocol, option) = match used.address {
+        IpAddr::V4(_) => ("IGMP", ""),
+        IpAddr::V6(_) => ("MLD", ", which takes a link-local address of br0"),
+    };
+    let heard = querier(used.address, std::time::Duration::from_nanos(patience.0));
+    checks.push(match &heard {
+        Ok(Some(Querier { from, version })) => {
+            Check::ok("querier", format!("{from} asks which hosts are in which group, by {protocol}v{version}"))
         }
         Ok(None) => Check::warning(
             "querier",
             format!("no router or switch has asked which hosts are in which group for {} s", patience.0 / 1_000_000_000),
-            "a switch that snoops on IGMP stops multicast after some minutes",
-            "switch a querier on in the switch (a Linux bridge: `ip link set br0 type bridge mcast_querier 1`), or its snooping off",
+            match used.address {
+                IpAddr::V4(_) => "a switch that snoops on IGMP stops multicast after some minutes",
+                IpAddr::V6(_) => "a switch that snoops on MLD stops multicast after some minutes",
+            },
+            format!(
+                "switch a querier on in the switch (a Linux bridge: `ip link set br0 type bridge mcast_querier 1`{option}), \
+                 or its snooping off"
+            ),
         ),
-        Err(error) => Check::skipped("querier", format!("cannot be looked for: {}: it takes root", plain(&error))),
+        Err(error) => Check::skipped("querier", format!("cannot be looked for: {}: it takes root", plain(error))),
     });
+    heard.ok().flatten()
 }
 
 #[cfg(test)]
