@@ -28,6 +28,7 @@ const READ_BY: &[(&str, &[&str])] = &[
     ("README.md", &["polycast-research", "xtask"]),
     ("CONTRIBUTING.md", &["polycast-research", "xtask"]),
     ("bpf/", &["polycast-net"]),
+    ("p4/", &["polycast-planning"]),
     ("rtl/", &["polycast-planning"]),
     ("packaging/", &["polycast-net", "xtask"]),
     ("examples/", &["polycast-experiments", "xtask"]),

@@ -5,20 +5,21 @@ use std::path::{Path, PathBuf};
 use toml::Table;
 
 /// Folders below the root that hold sources of ours.
-const SOURCE_FOLDERS: [&str; 9] =
-    ["crates", "research", "verify", "examples", "xtask", "bpf", "python", "rtl", "spark"];
+const SOURCE_FOLDERS: [&str; 10] =
+    ["crates", "research", "verify", "examples", "xtask", "bpf", "p4", "python", "rtl", "spark"];
 /// Endings of the files whose style is checked.
-const SOURCE_ENDINGS: [&str; 8] = ["rs", "proto", "c", "h", "v", "py", "java", "scala"];
+const SOURCE_ENDINGS: [&str; 9] = ["rs", "proto", "c", "h", "v", "p4", "py", "java", "scala"];
 /// Folders that hold nothing written by hand.
 const SKIPPED_FOLDERS: [&str; 7] =
     ["target", "corpus", "artifacts", "__pycache__", ".venv", ".pytest_cache", "node_modules"];
 /// Folders below the root that hold documents of ours, besides those in the root itself.
-const DOCUMENT_FOLDERS: [&str; 12] = [
+const DOCUMENT_FOLDERS: [&str; 13] = [
     ".github",
     "bpf",
     "crates",
     "docs",
     "examples",
+    "p4",
     "packaging",
     "python",
     "research",
