@@ -14,6 +14,7 @@
 //! row ([`LinkHash::InRow`]), and of several paths the one is taken whose label needs the least state.
 
 mod format;
+mod many;
 pub mod pod_labels;
 mod session;
 pub mod switches;
@@ -24,6 +25,7 @@ use alloc::vec::Vec;
 use polycast_topology::{Clos, Failures, Node, TopologyError};
 
 pub use format::{FILTER_BITS_MAX, Filter, FilterBits, Label, LabelFormat, LinkHash, PORTS_MAX, TreePath};
+pub use many::{ManySession, ManyUpdate};
 pub use session::{Session, Update};
 
 /// A label that cannot be made.

@@ -199,7 +199,7 @@ impl Session {
     }
 }
 
-fn position(planner: &LabelPlanner, host: Node) -> (u32, u128) {
+pub(super) fn position(planner: &LabelPlanner, host: Node) -> (u32, u128) {
     let per_leaf = planner.clos().hosts_per_leaf();
     (host / per_leaf, 1 << (host % per_leaf))
 }
