@@ -253,6 +253,33 @@ impl Order {
         self.first_whole().map(|(_, at)| at + self.config.hold)
     }
 
+    /// The next thing to do that is decided already.
+    pub(super) fn take_output(&mut self) -> Option<OrderOutput> {
+        self.outputs.pop_front()
+    }
+
+    /// Bytes that what waits takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Gives up the first message that waits, or all before the first that is whole.
+    pub(super) fn make_room(&mut self, now: Time) {
+        if let Some(&first) = self.waiting.keys().next() {
+            let whole = self.first_whole();
+            self.give_up_to(whole.map_or(first + 1, |(number, _)| number));
+            self.advance(now);
+        }
+    }
+
+    /// Throws away all that waits.
+    pub(super) fn forget(&mut self) {
+        for number in core::mem::take(&mut self.waiting).into_keys() {
+            self.outputs.push_back(OrderOutput::Forget { number });
+        }
+        self.bytes = 0;
+    }
+
     /// Returns the counters.
     #[must_use]
     pub fn counts(&self) -> OrderCounts {

@@ -25,8 +25,8 @@ use polycast_protocol::leases::{
     STREAMS_FROM, SessionsConfig,
 };
 use polycast_protocol::stream::{
-    Order, OrderConfig, OrderInput, OrderOutput, StreamRefusal, StreamWord, Streams, StreamsConfig,
-    StreamsInput, StreamsOutput,
+    OrderConfig, OrderInput, OrderOutput, Senders, SendersConfig, SendersOutput, StreamRefusal, StreamWord,
+    Streams, StreamsConfig, StreamsInput, StreamsOutput,
 };
 use polycast_types::{Duration, Handle, Time};
 
@@ -54,7 +54,9 @@ struct Sends {
 struct Hears {
     /// Channel on which it listens, and the handle that it listens for.
     told: Option<(Channel, Handle)>,
-    order: Order,
+    /// The orders of senders: of the one that it listens for, or listened for last.
+    senders: Senders,
+    sender: Option<Handle>,
     kept: BTreeMap<u64, BTreeSet<u16>>,
     /// The last message that was delivered.
     last: Option<u64>,
@@ -302,8 +304,9 @@ impl World<'_> {
                 self.stream(at, StreamsInput::Leave { agent, name: stream });
             }
             4.. if !hears && host.sends.as_ref().is_none_or(|sends| sends.name != stream) => {
-                let (order, kept, begun) = (Order::new(self.order), BTreeMap::new(), BTreeMap::new());
-                let hears = Hears { told: None, order, kept, last: None, ask: 0, begun };
+                let senders = SendersConfig { order: self.order, senders_max: 1, own: None };
+                let (senders, kept, begun) = (Senders::new(senders), BTreeMap::new(), BTreeMap::new());
+                let hears = Hears { told: None, senders, sender: None, kept, last: None, ask: 0, begun };
                 host.hears.insert(stream.clone(), hears);
                 self.ask_to_hear(at, stream);
             }
@@ -537,10 +540,10 @@ impl World<'_> {
             };
             let host = &mut self.hosts[piece.to];
             if let Some(hears) = host.hears.values_mut().find(|hears| listens(&hears.told)) {
-                let Piece { number, piece, pieces, .. } = piece;
+                let Piece { number, piece, pieces, handle, .. } = piece;
                 let input = OrderInput::Piece { number, piece, pieces, len: PIECE };
                 self.coverage.hit(coverage::of_order(&input));
-                if hears.order.handle(at, input) && !(forgets && piece > 0) {
+                if hears.senders.handle(at, handle, input) && !(forgets && piece > 0) {
                     hears.kept.entry(number).or_default().insert(piece);
                 }
             }
@@ -552,7 +555,7 @@ impl World<'_> {
     /// Messages that can be delivered are; each after the one before, with the gap between them.
     fn deliver(&mut self, at: usize, now: Time) -> Result<(), String> {
         for (stream, hears) in &mut self.hosts[at].hears {
-            while let Some(output) = hears.order.poll(now) {
+            while let Some(SendersOutput { output, .. }) = hears.senders.poll(now) {
                 let (number, lost) = match output {
                     OrderOutput::Forget { number } => {
                         self.coverage.hit(coverage::MESSAGE_FORGOTTEN);
@@ -750,7 +753,12 @@ impl World<'_> {
                 let is_new = hears.told.as_ref().is_none_or(|(_, before)| *before != handle);
                 if is_new {
                     let from = if self.plant == Some(Plant::TakeRecorded) { 0 } else { from };
-                    (hears.order, hears.last) = (Order::new(self.order).not_before(from), None);
+                    if let Some(before) = hears.sender.replace(handle) {
+                        hears.senders.leave(before);
+                        while hears.senders.poll(self.now).is_some() {}
+                    }
+                    hears.senders.join(handle, from).ok()?;
+                    hears.last = None;
                     hears.kept.clear();
                 }
                 hears.told = Some((channel, handle));
