@@ -27,6 +27,7 @@ use polycast_types::ObjectId;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, BufRead, Write};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -160,6 +161,8 @@ fn serve(lab: Lab) {
     }
 }
 
+/// Name under which the daemons run.
+const DAEMON: &str = "polycast";
 /// Size of the object that is sent to measure the time until a path is there.
 const MEASURED_BYTES: usize = 100_000;
 
@@ -229,7 +232,10 @@ impl Lab {
     fn build(folder: &Path, spec: &Spec, program: &Path) -> Result<Self, LabError> {
         let layout = Layout::new(spec);
         let (inside, logs) = (folder.join(INSIDE), folder.join(LOGS));
-        let places = Places { program: program.to_path_buf(), inside, logs };
+        // Daemons have their usual name among the processes, whichever program runs them.
+        let link = inside.join(DAEMON);
+        symlink(program, &link).map_err(|error| LabError::path("make", &link, &error))?;
+        let places = Places { program: link, inside, logs };
         let mut control = Vec::new();
         let mut timed = |step: &str, begun: Instant| {
             control.push(ControlStep { step: step.into(), micros: begun.elapsed().as_micros() as u64 });
