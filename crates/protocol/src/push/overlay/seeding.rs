@@ -383,8 +383,12 @@ impl Seeding {
     /// one has taken a group, and passed it on.
     fn is_too_slow(&self, now: Time, taker: &Taker) -> bool {
         let trusted = self.takers.values().filter(|other| !self.keeps_back(other));
-        let known: Vec<(Duration, Duration)> =
-            trusted.filter_map(|other| Some((other.interval?, other.group_time()?))).collect();
+        // One that takes no more, as it says that it has all, is not fast: none fetches the rest from it.
+        let pace = |other: &Taker| {
+            let idle = now.since(other.took_at?);
+            Some((other.interval?.max(idle), other.group_time()?.max(idle)))
+        };
+        let known: Vec<(Duration, Duration)> = trusted.filter_map(pace).collect();
         let own = taker.group_time().or(taker.took_at.map(|at| now.since(at)));
         let fastest = known.iter().map(|(_, time)| *time).min();
         let (Some(fastest), Some(own)) = (fastest, own) else { return false };
@@ -502,8 +506,9 @@ mod tests {
             assert!(seeding.take(at(ms), A).is_some());
         }
         assert_eq!(seeding.take(at(50), B), None, "A takes fifty meanwhile");
+        assert!(seeding.take(at(1_000), B).is_some(), "A takes none any more");
         seeding.leave(A);
-        assert!(seeding.take(at(51), B).is_some(), "none but it is left");
+        assert!(seeding.take(at(1_001), B).is_some(), "none but it is left");
         seeding.check();
     }
 
