@@ -145,6 +145,8 @@ impl Cluster {
 
     /// A connection that broke is noticed at an end.
     pub(super) fn broken(&mut self, net: &mut Network<Datagram>, stream: StreamId, end: End) {
+        // Nothing that is still on its way is heard after that.
+        self.streams.close(stream);
         self.ended_at(net, stream, end, Gone::Broken("connection reset".to_string()));
     }
 
