@@ -57,17 +57,21 @@ struct Taker {
     /// Time when it last took a group, and the interval at which it takes them.
     took_at: Option<Time>,
     interval: Option<Duration>,
+    /// There was nothing for it when it last had room.
+    is_idle: bool,
 }
 
 impl Taker {
     fn new(place: u8, had: RangeSet) -> Self {
         let lacked_by = BTreeSet::new();
-        Taker { place, lanes: 1, had, kept_back: 0, lacked_by, took_at: None, interval: None }
+        Taker { place, lanes: 1, had, kept_back: 0, lacked_by, took_at: None, interval: None, is_idle: false }
     }
 
     /// Notes that it takes a group.
     fn takes(&mut self, now: Time) {
-        let since = self.took_at.replace(now).map(|at| now.since(at));
+        // Time in which there was nothing to take says nothing of how long a group is on its way.
+        let is_idle = core::mem::take(&mut self.is_idle);
+        let since = self.took_at.replace(now).map(|at| now.since(at)).filter(|_| !is_idle);
         // The mean of the last few.
         self.interval =
             since.map(|since| self.interval.map_or(since, |mean| (mean * 3 + since) / 4)).or(self.interval);
@@ -101,9 +105,13 @@ struct Apart {
 #[derive(Clone, Debug)]
 struct Lacking {
     groups: RangeSet,
+    /// Groups that it was given for this, and that may be on their way to it.
+    given: RangeSet,
     /// Number of groups that it may still get for this: as many as the object has. Where its connections
     /// break again and again that is not enough: then it gets one now and then.
     left: u64,
+    /// Number of groups that may be lost with its connections and still not count: as many as the object has.
+    forgiven_left: u64,
     got_at: Time,
 }
 
@@ -158,6 +166,7 @@ impl Seeding {
     /// Takes a member in that takes by one more connection, and has these groups; gives whether there was
     /// room.
     pub fn come(&mut self, peer: PeerId, had: RangeSet) -> bool {
+        self.take_back(peer, &had);
         if let Some(apart) = self.apart.as_mut().filter(|apart| apart.peer == peer) {
             apart.lanes = apart.lanes.saturating_add(1);
             take_out(&mut apart.left, &had);
@@ -173,6 +182,30 @@ impl Seeding {
         let Some(place) = (1..=TAKERS_MAX as u8).find(is_free) else { return false };
         self.takers.insert(peer, Taker::new(place, had));
         true
+    }
+
+    /// Takes back what a member was given as it lacked it, and has not got: it may be on a connection that
+    /// has ended. A member drops a silent connection and says what it lacks in the same moment, and what it
+    /// says may come here before the end of the connection.
+    fn take_back(&mut self, peer: PeerId, had: &RangeSet) {
+        let is_apart = self.is_apart(peer);
+        let Some(lacking) = self.lacking.get_mut(&peer) else { return };
+        let mut lost = core::mem::take(&mut lacking.given);
+        take_out(&mut lost, had);
+        if !is_apart {
+            // It is given as the others are what none has.
+            take_out(&mut lost, &self.fresh);
+        }
+        let forgiven = lost.len().min(lacking.forgiven_left);
+        lacking.forgiven_left -= forgiven;
+        lacking.left = (lacking.left + forgiven).min(self.groups);
+        for range in lost.iter() {
+            for group in range.clone() {
+                self.again.remove(&group);
+                self.given_to[group as usize] = NONE;
+            }
+            lacking.groups.insert(range);
+        }
     }
 
     /// Takes note that a member gets all groups beside the others, or no more so. One that takes already goes
@@ -252,21 +285,26 @@ impl Seeding {
             take_out(&mut taker.had, &groups);
         }
         take_out(&mut groups, &self.unready);
+        let mut given = RangeSet::new();
         match self.apart.as_ref().filter(|apart| apart.peer == peer) {
             // It gets from none of the others, and what they were not given may be lost on its way to it.
             Some(apart) => take_out(&mut groups, &apart.left),
             None => {
                 take_out(&mut groups, &self.fresh);
                 for group in self.on_their_way(now) {
-                    groups.remove(group..group + 1);
+                    if groups.remove(group..group + 1) > 0 {
+                        given.insert(group..group + 1);
+                    }
                 }
                 self.blame(peer, &groups);
             }
         }
         let all = self.groups;
-        let lacking =
-            self.lacking.entry(peer).or_insert(Lacking { groups: RangeSet::new(), left: all, got_at: now });
-        lacking.groups = groups;
+        let (none, left) = (RangeSet::new(), all);
+        let new =
+            || Lacking { groups: none.clone(), given: none, left, forgiven_left: left, got_at: now };
+        let lacking = self.lacking.entry(peer).or_insert_with(new);
+        (lacking.groups, lacking.given) = (groups, given);
     }
 
     /// The groups that may not have got to those whom they were given to.
@@ -321,7 +359,10 @@ impl Seeding {
                 group
             }
             None => {
-                let group = self.next_fresh(now, peer)?;
+                let Some(group) = self.next_fresh(now, peer) else {
+                    self.takers.get_mut(&peer).expect("looked up above").is_idle = true;
+                    return None;
+                };
                 self.fresh.remove(group..group + 1);
                 group
             }
@@ -360,6 +401,7 @@ impl Seeding {
         let is_due = |group: &u64| self.again.get(group).is_none_or(|at| now.since(*at) >= AGAIN_AFTER);
         let group = lacking.groups.iter().flatten().find(is_due)?;
         lacking.groups.remove(group..group + 1);
+        lacking.given.insert(group..group + 1);
         (lacking.left, lacking.got_at) = (lacking.left.saturating_sub(1), now);
         Some(group)
     }
@@ -572,6 +614,40 @@ mod tests {
         seeding.lack(at(2_500), A, &one(3..4));
         seeding.check();
         assert_eq!([0; 2].map(|_| seeding.take(at(2_500), A)), [Some(3), None]);
+    }
+
+    /// One says that it lacks a group, and drops its connection at the same time: the group goes to the one
+    /// that is just ending, and must not count as given.
+    #[test]
+    fn one_that_comes_anew_gets_again_what_went_to_its_old_connection() {
+        for is_apart in [false, true] {
+            let mut seeding = ready(4);
+            seeding.set_apart(A, is_apart);
+            assert!(seeding.come(A, RangeSet::new()));
+            assert_eq!([0; 4].map(|_| seeding.take(at(0), A)), [Some(0), Some(1), Some(2), Some(3)]);
+            assert_eq!(seeding.take(at(0), A), None);
+            let mut now = 2_000;
+            for ends_first in [false, true, false] {
+                seeding.lack(at(now), A, &one(3..4));
+                assert_eq!([0; 2].map(|_| seeding.take(at(now), A)), [Some(3), None]);
+                if ends_first {
+                    seeding.leave(A);
+                    assert_eq!(seeding.take(at(now), A).filter(|_| !is_apart), None);
+                }
+                assert!(seeding.come(A, core::iter::once(0..3).collect()));
+                if !ends_first {
+                    seeding.leave(A);
+                }
+                // What it lacks has not got onto its way in the meantime.
+                seeding.lack(at(now + 1), A, &one(3..4));
+                assert_eq!([0; 2].map(|_| seeding.take(at(now + 2), A)), [Some(3), None]);
+                seeding.check();
+                now += 2_000;
+            }
+            // Another connection of the same, which has got it.
+            assert!(seeding.come(A, core::iter::once(0..4).collect()));
+            assert_eq!(seeding.take(at(now), A), None);
+        }
     }
 
     /// Another one comes to stand apart: the one before takes with the others, by as many connections.
