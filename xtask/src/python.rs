@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 /// Set where the program is built already.
 pub(crate) const BUILT: &str = "POLYCAST_BUILT";
 /// Packages that the tests need beside ours.
-const TOOLS: [&str; 17] = [
+const TOOLS: [&str; 18] = [
     "boto3",
     "distributed",
     "fsspec",
@@ -25,6 +25,7 @@ const TOOLS: [&str; 17] = [
     "numpy",
     "pandas",
     "pytest",
+    "pytest-xdist",
     "ray",
     "safetensors",
     "typing_extensions",
@@ -36,6 +37,8 @@ const TORCH_TOOLS: [&str; 3] = ["msgspec", "requests", "torch"];
 const ENVIRONMENT: &str = "environment";
 /// Number of tests of which the time is said: the slowest.
 const SLOWEST: &str = "15";
+/// Number of processes that run the tests.
+const PROCESSES: &str = "3";
 
 /// Argument that installs torch, too.
 const WITH_TORCH: &str = "--torch";
@@ -89,6 +92,8 @@ fn test(torch: bool) -> Result<(), String> {
         suite::alone(&python)
             .current_dir(&tests)
             .args(["-m", "pytest", "-q", "-rs", "--durations", SLOWEST])
+            // They wait far more than they compute. What a file has set up once is for its own tests.
+            .args(["-n", PROCESSES, "--dist", "loadfile"])
             // What is imported is compiled once, here and not where all was installed.
             .env_remove("PYTHONDONTWRITEBYTECODE")
             .env("POLYCAST_TORCH", if torch { "1" } else { "" })
