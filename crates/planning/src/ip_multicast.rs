@@ -7,7 +7,7 @@ use crate::fabric::{COUNTED_MAX, Fabric, Replan, replan_each};
 use crate::fabric_name::FabricName;
 use crate::held::{Network, Row};
 use crate::network_state::NetworkState;
-use crate::plan::{Channel, Failure, Group, Plan, Refusal, Resource};
+use crate::plan::{Channel, Failure, Group, HostId, Plan, Refusal, Resource};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -149,6 +149,8 @@ impl fmt::Display for AddressPool {
 #[derive(Clone, Debug)]
 pub struct IpMulticast {
     pool: AddressPool,
+    /// Addresses of the other family, where the network carries both.
+    other: Option<AddressPool>,
     rate: Option<Rate>,
     attempt_interval: Duration,
 }
@@ -160,7 +162,14 @@ impl IpMulticast {
     /// A shared network with these addresses.
     #[must_use]
     pub fn new(pool: AddressPool) -> Self {
-        IpMulticast { pool, rate: None, attempt_interval: ATTEMPT_INTERVAL }
+        IpMulticast { pool, other: None, rate: None, attempt_interval: ATTEMPT_INTERVAL }
+    }
+
+    /// A network that carries a second family, too: each source is lent a group of its own one.
+    #[must_use]
+    pub fn with_other_family(mut self, other: Option<AddressPool>) -> Self {
+        self.other = other;
+        self
     }
 
     /// A network that is ours alone up to this rate, for each transfer.
@@ -175,6 +184,12 @@ impl IpMulticast {
     pub fn with_attempt_interval(mut self, interval: Duration) -> Self {
         self.attempt_interval = interval;
         self
+    }
+
+    /// The addresses that a host can send to, if there are such.
+    fn pool_of(&self, network: &NetworkState, source: HostId) -> &AddressPool {
+        let fits = |pool: &&AddressPool| pool.is_ipv6() == network.is_ipv6(source);
+        self.other.as_ref().filter(fits).unwrap_or(&self.pool)
     }
 
     fn plan_with(&self, address: (IpAddr, u16)) -> Plan {
@@ -201,7 +216,7 @@ impl Fabric for IpMulticast {
         if group.receivers.is_empty() {
             return Err(Refusal::Impossible("there is no receiver".into()));
         }
-        Ok(self.plan_with(self.pool.lend(network)?))
+        Ok(self.plan_with(self.pool_of(network, group.source).lend(network)?))
     }
 
     fn carries_any_packets(&self) -> bool {
@@ -209,7 +224,8 @@ impl Fabric for IpMulticast {
     }
 
     fn free(&self, network: &NetworkState) -> Vec<(String, u64)> {
-        vec![self.pool.free(network)]
+        let (kind, free) = self.pool.free(network);
+        vec![(kind, free + self.other.map_or(0, |pool| pool.free(network).1))]
     }
 
     /// Addresses are all that paths hold.
@@ -307,6 +323,37 @@ mod tests {
         assert!(network.hold(PlanId(1), group(), plan));
         let refusal = fabric.plan(&network, &group()).unwrap_err();
         assert_eq!(refusal, Refusal::Busy("all 2 multicast addresses are in use".into()));
+    }
+
+    #[test]
+    fn each_source_is_lent_a_group_of_its_own_family() {
+        let (v4, v6) = ("239.255.64.0/31", "ff15::8000:0/127");
+        let pool = |text| AddressPool::parse(text, 7410).unwrap();
+        for (one, other) in [(v4, v6), (v6, v4)] {
+            let fabric = IpMulticast::new(pool(one)).with_other_family(Some(pool(other)));
+            let mut network = NetworkState::default();
+            network.set_ipv6(HostId(0), true);
+            let group = |source| Group::of_one(HostId(source), [HostId(2)].into());
+            let lent = |network: &NetworkState, source| match fabric.plan(network, &group(source))?.channel {
+                Channel::Multicast { group, .. } => Ok(group.0),
+                channel => panic!("{channel:?}"),
+            };
+            assert!(lent(&network, 0).unwrap().is_ipv6() && lent(&network, 1).unwrap().is_ipv4());
+            assert_eq!(fabric.free(&network), [("addresses".to_string(), 4)]);
+            for id in [1, 2] {
+                let plan = fabric.plan(&network, &group(1)).unwrap();
+                assert!(network.hold(PlanId(id), group(1), plan));
+            }
+            // Those of the other family are none for it.
+            assert_eq!(lent(&network, 1), Err(Refusal::Busy("all 2 multicast addresses are in use".into())));
+            assert!(lent(&network, 0).is_ok());
+            network.set_ipv6(HostId(0), false);
+            assert!(lent(&network, 0).is_err(), "it has come back at another address");
+        }
+        let fabric = IpMulticast::new(pool(v4));
+        let mut network = NetworkState::default();
+        network.set_ipv6(HostId(0), true);
+        assert!(fabric.plan(&network, &group()).is_ok(), "an operator who names one pool knows why");
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub struct NetworkState {
     company: BTreeMap<HostId, u32>,
     /// Plans that are held and carry next to nothing.
     quiet: BTreeSet<PlanId>,
+    /// Hosts whose address is of IPv6.
+    of_ipv6: BTreeSet<HostId>,
 }
 
 /// A plan that was taken out for a moment, to see what would be free without it.
@@ -110,6 +112,21 @@ impl NetworkState {
     /// request, and fabrics that hold nothing serve those that do not wait.
     pub fn set_uses_known(&mut self, known: bool) {
         self.uses_unknown = !known;
+    }
+
+    /// Records the family of a host's address: a packet of it goes to groups of the same one only.
+    pub fn set_ipv6(&mut self, host: HostId, is_ipv6: bool) {
+        if is_ipv6 {
+            self.of_ipv6.insert(host);
+        } else {
+            self.of_ipv6.remove(&host);
+        }
+    }
+
+    /// Returns true if a host's address is of IPv6, as far as is known.
+    #[must_use]
+    pub fn is_ipv6(&self, host: HostId) -> bool {
+        self.of_ipv6.contains(&host)
     }
 
     /// The plan that holds `resource`.

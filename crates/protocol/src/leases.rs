@@ -457,6 +457,8 @@ impl Leases {
                 if !is_again {
                     self.touch(RecordKey::Member(agent.name.clone()));
                 }
+                let host = self.members.number(&agent.name).expect("it has just joined");
+                self.network.set_ipv6(host, address.0.to_canonical().is_ipv6());
                 if let Some(incarnation) = before {
                     // The run before is dead, whatever it held or wanted is not needed any more.
                     let before = AgentKey { name: agent.name.clone(), incarnation };

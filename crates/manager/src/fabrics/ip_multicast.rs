@@ -7,6 +7,7 @@ use polycast_planning::ip_multicast::IpMulticast;
 use polycast_planning::{Fabric, FabricName};
 use polycast_types::Rate;
 use serde::Deserialize;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// Groups where the settings name none. Those of IPv6 have numbers that RFC 3307 leaves to hosts.
 const POOL: &str = "239.255.64.0/24";
@@ -17,7 +18,7 @@ const POOL_V6: &str = "ff15::8000:0/120";
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct IpMulticastSettings {
     /// Group addresses to lend, such as `239.255.64.0/24`. Without them those of the family that the manager
-    /// listens at.
+    /// listens at; where it listens at all addresses of both, to each source those of its own.
     pub pool: Option<String>,
     /// UDP port of the data channels.
     pub port: u16,
@@ -44,10 +45,16 @@ impl Offer for IpMulticastOffer {
 
     fn fabric(&self, config: &ManagerConfig, _hosts: &Hosts) -> Result<Box<dyn Fabric>, SettingsError> {
         let settings = &config.ip_multicast;
-        let usual = || if config.listen.is_ipv4() { POOL } else { POOL_V6 };
-        let text = settings.pool.as_deref().unwrap_or_else(usual);
-        let pool = pool("ip-multicast.pool", text, settings.port)?;
+        let (one, other) = match (&settings.pool, config.listen.ip()) {
+            (Some(named), _) => (named.as_str(), None),
+            (None, IpAddr::V4(_)) => (POOL, None),
+            (None, IpAddr::V6(Ipv6Addr::UNSPECIFIED)) => (POOL_V6, Some(POOL)),
+            (None, IpAddr::V6(_)) => (POOL_V6, None),
+        };
+        let pool = |text| pool("ip-multicast.pool", text, settings.port);
+        let (one, other) = (pool(one)?, other.map(pool).transpose()?);
         let interval = interval("ip-multicast.attempt-interval-us", settings.attempt_interval_us)?;
-        Ok(Box::new(IpMulticast::new(pool).with_rate(settings.rate).with_attempt_interval(interval)))
+        let fabric = IpMulticast::new(one).with_other_family(other).with_rate(settings.rate);
+        Ok(Box::new(fabric.with_attempt_interval(interval)))
     }
 }

@@ -9,8 +9,8 @@ use polycast_planning::ocs::Ocs;
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{Fabric, FabricName, Fabrics, GreedyMatching, PartitionFcfs, Scheduler, Wish};
 use polycast_protocol::leases::{
-    Grant, Input, Leases, Output, PathRequest, Receivers, Record, RecordKey, STREAMS_FROM, SetAside, Wait,
-    known_hosts,
+    Grant, Input, Join, Leases, Output, PathRequest, Receivers, Record, RecordKey, STREAMS_FROM, SetAside,
+    Wait, known_hosts,
 };
 use polycast_types::{Duration, Rate, Time};
 
@@ -391,4 +391,35 @@ fn a_stream_takes_nothing_of_others_time() {
     };
     assert_eq!(estimate(Some(STREAMS_FROM)), estimate(None));
     assert!(estimate(Some(7)) > estimate(None));
+}
+
+/// A manager that hears both families lends each source a group of its own: another one would be refused by
+/// its socket, and the object go over TCP.
+#[test]
+fn a_source_is_lent_a_group_of_the_family_of_its_address() {
+    let pool = |text| AddressPool::parse(text, 7410).unwrap();
+    let multicast = IpMulticast::new(pool("ff15::8000:0/120"));
+    let multicast = multicast.with_other_family(Some(pool("239.255.64.0/24")));
+    let mut manager =
+        Leases::new(config(), Fabrics::new(vec![Box::new(multicast)]), Box::new(polycast_planning::Fcfs));
+    let at = |number: u8, address: std::net::IpAddr| {
+        Input::Join(Join {
+            agent: agent(number, 1),
+            address: (address, 7401),
+            from: address,
+            leases: Vec::new(),
+        })
+    };
+    let addresses = ["10.0.0.1", "fd00::2", "::ffff:10.0.0.3", "10.0.0.4"];
+    for (number, address) in (0..).zip(addresses) {
+        apply(&mut manager, Time(0), at(number, address.parse().unwrap()));
+    }
+    let mut lent = |number: u8| {
+        let request = super::request(agent(number, 1), 1, &["host-3"]);
+        match response(&apply(&mut manager, Time(1), Input::Request(request))).unwrap().plan.channel {
+            polycast_planning::Channel::Multicast { group, .. } => group.0.is_ipv6(),
+            channel => panic!("{channel:?}"),
+        }
+    };
+    assert_eq!([0, 1, 2].map(&mut lent), [false, true, false]);
 }

@@ -301,8 +301,7 @@ impl Seeding {
         }
         let all = self.groups;
         let (none, left) = (RangeSet::new(), all);
-        let new =
-            || Lacking { groups: none.clone(), given: none, left, forgiven_left: left, got_at: now };
+        let new = || Lacking { groups: none.clone(), given: none, left, forgiven_left: left, got_at: now };
         let lacking = self.lacking.entry(peer).or_insert_with(new);
         (lacking.groups, lacking.given) = (groups, given);
     }
