@@ -107,12 +107,21 @@ struct Lacking {
     groups: RangeSet,
     /// Groups that it was given for this, and that may be on their way to it.
     given: RangeSet,
-    /// Number of groups that it may still get for this: as many as the object has. Where its connections
-    /// break again and again that is not enough: then it gets one now and then.
+    /// Number of groups that it may still get for this: as many as the object has, and once more as many where
+    /// it says that they were lost, too. Where its connections break again and again that is not enough: then
+    /// it gets one now and then.
     left: u64,
-    /// Number of groups that may be lost with its connections and still not count: as many as the object has.
     forgiven_left: u64,
     got_at: Time,
+}
+
+impl Lacking {
+    /// Takes note that so many groups that it was given were lost.
+    fn forgive(&mut self, lost: u64, most: u64) {
+        let forgiven = lost.min(self.forgiven_left);
+        self.forgiven_left -= forgiven;
+        self.left = (self.left + forgiven).min(most);
+    }
 }
 
 /// The groups of an object, and who has got which.
@@ -196,9 +205,7 @@ impl Seeding {
             // It is given as the others are what none has.
             take_out(&mut lost, &self.fresh);
         }
-        let forgiven = lost.len().min(lacking.forgiven_left);
-        lacking.forgiven_left -= forgiven;
-        lacking.left = (lacking.left + forgiven).min(self.groups);
+        lacking.forgive(lost.len(), self.groups);
         for range in lost.iter() {
             for group in range.clone() {
                 self.again.remove(&group);
@@ -303,6 +310,8 @@ impl Seeding {
         let (none, left) = (RangeSet::new(), all);
         let new = || Lacking { groups: none.clone(), given: none, left, forgiven_left: left, got_at: now };
         let lacking = self.lacking.entry(peer).or_insert_with(new);
+        let lost = lacking.given.iter().flatten().filter(|group| groups.contains(*group)).count();
+        lacking.forgive(lost as u64, all);
         (lacking.groups, lacking.given) = (groups, given);
     }
 
@@ -673,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_lacks_everything_all_the_time_gets_one_object_and_then_little() {
+    fn one_that_lacks_everything_all_the_time_gets_two_objects_and_then_little() {
         let mut seeding = ready(10);
         assert!(seeding.come(A, RangeSet::new()));
         let mut got = 0;
@@ -683,7 +692,32 @@ mod tests {
                 got += 1;
             }
         }
-        assert_eq!(got, 20 + 98, "each group once, and once more, and then one a second");
+        assert_eq!(got, 30 + 97, "each group once, and twice more, and then one a second");
+    }
+
+    /// A connection that breaks late takes most of an object with it, and the next one may do so as well.
+    #[test]
+    fn what_two_connections_lose_is_given_at_once() {
+        let mut seeding = ready(10);
+        for (now, lost) in [(0, 0), (1_000, 1), (2_000, 2)] {
+            // It may say what it lacks before it comes, or behind that.
+            let lacks = |seeding: &mut Seeding| {
+                if lost > 0 {
+                    seeding.lack(at(now), A, &one(0..10));
+                }
+            };
+            if lost == 1 {
+                lacks(&mut seeding);
+            }
+            assert!(seeding.come(A, RangeSet::new()));
+            if lost == 2 {
+                lacks(&mut seeding);
+            }
+            let given = (0..10).filter(|_| seeding.take(at(now), A).is_some()).count();
+            assert_eq!(given, 10, "after {lost} that were lost");
+            seeding.leave(A);
+            seeding.check();
+        }
     }
 
     proptest! {
