@@ -10,6 +10,7 @@ mod fuzz;
 mod limit;
 mod links;
 mod machine;
+mod names;
 mod packaging;
 mod prose;
 mod purity;
@@ -103,7 +104,8 @@ fn main() -> ExitCode {
             let style = [tidy::check(sources), tidy::check_list(sources), doc_comments::check(sources)];
             let prose = [prose::check(documents), prose::check_sources(sources), prose::check_list(sources)];
             let links = [links::check(documents, &links::is_there), links::check_index(documents)];
-            report(&[style.concat(), prose.concat(), links.concat()].concat())
+            let names = names::check(documents, sources, &names::packages());
+            report(&[style.concat(), prose.concat(), links.concat(), names].concat())
         }
         "help" | "--help" | "-h" => {
             println!("{USAGE}");

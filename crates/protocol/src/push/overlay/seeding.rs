@@ -107,9 +107,9 @@ struct Lacking {
     groups: RangeSet,
     /// Groups that it was given for this, and that may be on their way to it.
     given: RangeSet,
-    /// Number of groups that it may still get for this: as many as the object has, and once more as many where
-    /// it says that they were lost, too. Where its connections break again and again that is not enough: then
-    /// it gets one now and then.
+    /// Number of groups that it may still get for this: as many as the object has, and once more as many
+    /// where it says that they were lost, too. Where its connections break again and again that is not
+    /// enough: then it gets one now and then.
     left: u64,
     forgiven_left: u64,
     got_at: Time,
