@@ -49,7 +49,8 @@ def make(hosts: int, rate: str, mtu: int) -> None:
         sh(f"ip -n {name} addr add {address(host)}/24 dev {DEVICE} && ip -n {name} link set {DEVICE} up")
         sh(f"ip -n {name} route add default dev {DEVICE} && ip -n switch link set {port} master br0 up")
         for namespace, device in ((name, DEVICE), ("switch", port)):
-            sh(f"ip netns exec {namespace} tc qdisc add dev {device} root tbf rate {rate} burst 256kb limit 2mb")
+            # Queues of one time: what reads acknowledges behind what the same host sends.
+            sh(f"ip netns exec {namespace} tc qdisc add dev {device} root tbf rate {rate} burst 256kb latency 20ms")
 
 
 def enter(host: int) -> None:
