@@ -43,6 +43,7 @@ const HOUSE: &[Place] = &[
     place(8, "research", "cli", &["polycast", "lab", "experiments", "simulator"]),
     // In no list: only tests use it.
     place(1, "verify", "testing", &[]),
+    place(6, "verify", "swarm", &["simulator"]),
     place(6, "verify", "fuzz", &["agent", "manager"]),
 ];
 
@@ -194,6 +195,8 @@ mod tests {
             ("polycast", "lab"),
             ("agent", "simulator"),
             ("experiments", "fuzz"),
+            ("simulator", "swarm"),
+            ("experiments", "swarm"),
         ] {
             let package = if used == "polycast" { used.to_string() } else { format!("polycast-{used}") };
             for manifest in [

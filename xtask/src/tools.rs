@@ -129,7 +129,7 @@ pub(crate) fn swarm(arguments: &[String]) -> ExitCode {
         "--release",
         "--quiet",
         "--package",
-        "polycast-experiments",
+        "polycast-swarm",
         "--bin",
         "swarm",
         "--",

@@ -41,16 +41,18 @@
 //! ```
 
 mod events;
+pub mod hooks;
 mod link;
 mod network;
 pub mod pull;
+mod random;
 pub mod scenario;
-pub mod swarm;
 pub mod tcp;
 pub mod world;
 
 pub use link::{DropCause, Faults, LinkConfig, LinkCounters};
 pub use network::{Builder, Network, Outcome, Packet, World};
+pub use random::Random;
 
 /// A node of the simulated network: dense, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -16,7 +16,7 @@ pub use group::{Group, GroupError};
 pub use node::{PullNode, ReceiverLog};
 pub use watch::LinkNews;
 pub use world::PullWorld;
-pub(super) use world::port_of;
+pub use world::port_of;
 
 use super::Packet;
 use flow::SegmentKind;

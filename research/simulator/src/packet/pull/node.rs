@@ -1,7 +1,7 @@
 //! One node: it moves packets between the engine and the machines.
 
 use super::{PullPacket, content_of};
-use crate::packet::swarm::coverage::{self, Coverage};
+use crate::packet::hooks::{Event, Hooks};
 use crate::packet::{LinkId, Network, NodeId, Packet};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -68,7 +68,7 @@ pub struct PullNode {
     armed: Time,
     /// Data lost before it comes to a port's queue, in parts of a million.
     entry_losses: Vec<(u8, u32)>,
-    coverage: Coverage,
+    hooks: Hooks,
 }
 
 impl PullNode {
@@ -83,13 +83,13 @@ impl PullNode {
             sources: Vec::new(),
             armed: NEVER,
             entry_losses: Vec::new(),
-            coverage: Coverage::default(),
+            hooks: Hooks::default(),
         }
     }
 
-    /// Returns the number of times that each input of its machines has happened.
-    pub(crate) fn coverage(&self) -> &Coverage {
-        &self.coverage
+    /// Tells the hooks of each input of its machines from now on.
+    pub fn set_hooks(&mut self, hooks: Hooks) {
+        self.hooks = hooks;
     }
 
     /// Puts a receiver behind the local face, in place of an earlier one of the same transfer.
@@ -110,7 +110,7 @@ impl PullNode {
     pub fn crash(&mut self, config: ForwarderConfig) {
         *self = PullNode {
             entry_losses: core::mem::take(&mut self.entry_losses),
-            coverage: core::mem::take(&mut self.coverage),
+            hooks: core::mem::take(&mut self.hooks),
             ..Self::new(config, self.header_bytes)
         };
     }
@@ -167,7 +167,7 @@ impl PullNode {
         P: Packet + From<PullPacket>,
     {
         let input = ForwarderInput::Packet { from: Face::Port(port), packet: packet.packet };
-        self.coverage.hit(coverage::of_forwarder(&input));
+        self.hooks.see(Event::Forwarder(&input));
         self.forwarder.handle(net.now(), input);
         self.drive(net, node, packet.content)
     }
@@ -184,7 +184,7 @@ impl PullNode {
         P: Packet + From<PullPacket>,
     {
         for receiver in self.receivers.iter_mut().filter(|receiver| receiver.transfer == transfer) {
-            self.coverage.hit(coverage::of_pull_receiver(&input));
+            self.hooks.see(Event::PullReceiver(&input));
             receiver.machine.handle(net.now(), input.clone());
         }
         self.drive(net, node, 0)
@@ -196,7 +196,7 @@ impl PullNode {
         P: Packet + From<PullPacket>,
     {
         if let Some((_, source)) = self.sources.iter_mut().find(|(other, _)| *other == transfer) {
-            self.coverage.hit(coverage::of_pull_source(&input));
+            self.hooks.see(Event::PullSource(&input));
             source.handle(net.now(), input);
         }
         self.drive(net, node, 0);
@@ -289,7 +289,7 @@ impl PullNode {
                     let transfer = interest.name.transfer;
                     if let Some((_, source)) = self.sources.iter_mut().find(|(other, _)| *other == transfer) {
                         let input = SourceInput::Interest { port, interest };
-                        self.coverage.hit(coverage::of_pull_source(&input));
+                        self.hooks.see(Event::PullSource(&input));
                         source.handle(net.now(), input);
                     }
                 }
@@ -313,7 +313,7 @@ impl PullNode {
         let sn = data.name.sn;
         let before = receiver.machine.has(sn);
         let input = ReceiverInput::Data(data);
-        self.coverage.hit(coverage::of_pull_receiver(&input));
+        self.hooks.see(Event::PullReceiver(&input));
         receiver.machine.handle(now, input);
         if before || !receiver.machine.has(sn) {
             return;
@@ -332,7 +332,7 @@ impl PullNode {
         if content != content_of(transfer, sn) {
             receiver.log.corrupt += 1;
             let input = ReceiverInput::Corrupt { sns: sn..sn + 1 };
-            self.coverage.hit(coverage::of_pull_receiver(&input));
+            self.hooks.see(Event::PullReceiver(&input));
             receiver.machine.handle(now, input);
         }
     }

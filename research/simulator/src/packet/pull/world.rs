@@ -2,6 +2,7 @@
 
 use super::watch::{TOKEN, Watch};
 use super::{Datagram, Flow, FlowConfig, Group, LinkNews, PullNode};
+use crate::packet::hooks::Hooks;
 use crate::packet::{LinkId, Network, NodeId, World};
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -42,6 +43,11 @@ impl PullWorld {
             watch: None,
             header_bytes,
         }
+    }
+
+    /// Tells the hooks of each input of the nodes' machines from now on.
+    pub fn set_hooks(&mut self, hooks: &Hooks) {
+        self.nodes.iter_mut().for_each(|node| node.set_hooks(hooks.clone()));
     }
 
     /// Lets the ends of all links greet each other from now on. The run stops when one has something to say
@@ -257,11 +263,7 @@ impl World for PullWorld {
 
 /// The port of `node` at which a link arrives.
 #[inline]
-pub(in crate::packet) fn port_of<P: crate::packet::Packet>(
-    net: &Network<P>,
-    node: NodeId,
-    link: LinkId,
-) -> u8 {
+pub fn port_of<P: crate::packet::Packet>(net: &Network<P>, node: NodeId, link: LinkId) -> u8 {
     let back = net.reverse(link).expect("the links of a graph go both ways");
     (back.0 - net.links_from(node)[0].0) as u8
 }

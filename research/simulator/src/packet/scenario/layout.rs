@@ -91,14 +91,18 @@ impl Layout {
         Some(tree)
     }
 
-    pub(in crate::packet) fn clos(&self) -> Option<Clos> {
+    /// Returns its stages, if it is a Clos network.
+    #[must_use]
+    pub fn clos(&self) -> Option<Clos> {
         match self {
             Layout::Topology(topology) => topology.as_clos(),
             _ => None,
         }
     }
 
-    pub(in crate::packet) fn shufflecast(&self) -> Option<(Shufflecast, u32)> {
+    /// Returns its fabric and the hosts of each ToR, if it is a Shufflecast network.
+    #[must_use]
+    pub fn shufflecast(&self) -> Option<(Shufflecast, u32)> {
         match self {
             Layout::Shufflecast { fabric, hosts_per_tor } => Some((*fabric, *hosts_per_tor)),
             _ => None,
@@ -122,7 +126,11 @@ impl Layout {
     }
 
     /// The network, with every link's settings.
-    pub(in crate::packet) fn build<P: Packet>(
+    ///
+    /// # Errors
+    ///
+    /// [`Problem`] if a change names a link that is not there.
+    pub fn build<P: Packet>(
         &self,
         links: LinkConfig,
         changes: &[Change],

@@ -9,8 +9,7 @@ use super::receiver::content_of;
 use super::streams::StreamId;
 use super::{Cluster, Datagram, Fragment, Happening, Owner};
 use crate::packet::Network;
-use crate::packet::swarm::Plant;
-use crate::packet::swarm::coverage as named;
+use crate::packet::hooks::{Act, Event, Step};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -46,19 +45,19 @@ impl Cluster {
             (self.push(0).source.run.as_ref().map(|run| run.handle), self.push(0).source.channel());
         let guard = self.guard.as_deref_mut().expect("there is an attacker");
         let Some(seen) = guard.seen() else { return };
-        let (mut fragment, mut name) = (seen.clone(), named::ATTACK_REPLAYS);
+        let (mut fragment, mut name) = (seen.clone(), Act::Replays);
         if let Some(handle) = handle.filter(|handle| *handle != seen.handle || seen.transfer != 0) {
             // The name on the wire of the transfer that runs, as if it were one of its packets.
             let mut bytes = seen.datagram.as_deref().unwrap_or_default().to_vec();
             bytes[8..16].copy_from_slice(&u64::from(handle).to_be_bytes());
             fragment = Fragment { transfer: 0, handle, channel, ..guard.made(&seen, bytes) };
-            name = named::ATTACK_REPLAYS_EARLIER;
+            name = Act::ReplaysEarlier;
         } else if guard.random.one_in(2) {
             fragment = guard.changed(&seen);
-            name = named::ATTACK_SENDS_CHANGED;
+            name = Act::SendsChanged;
         }
         if fragment.transfer == 0 {
-            self.coverage.hit(name);
+            self.hooks.see(Event::Attack(name));
             self.take_in(net, (0, to), fragment);
         }
     }
@@ -69,7 +68,7 @@ impl Cluster {
         let Some(seen) = guard.seen() else { return };
         let forged = guard.changed(&seen);
         if forged.author == Author::Stranger {
-            self.coverage.hit(named::ATTACK_FORGES_ONE);
+            self.hooks.see(Event::Attack(Act::ForgesOne));
             self.take_in(net, (0, 0), forged);
         }
     }
@@ -81,7 +80,7 @@ impl Cluster {
         let round = *guard.random.pick(&[0, 0, 1, u32::MAX]);
         let (sn, content) = (guard.random.magnitude(0..=1 << 16), guard.random.below(u64::MAX));
         let fragment = guard.made(&like, from_nothing(like.handle, round, sn, content));
-        self.coverage.hit(named::ATTACK_INJECTS);
+        self.hooks.see(Event::Attack(Act::Injects));
         self.take_in(net, (0, to), fragment);
     }
 
@@ -106,7 +105,7 @@ impl Cluster {
         let Some(datagram) = retagged(&keys, &bytes, change, content) else { return };
         self.note_made(&datagram);
         let fragment = Fragment { author: Author::Member, datagram: Some(datagram), ..like };
-        self.coverage.hit(if jumps { named::ATTACK_MEMBER_JUMPS } else { named::ATTACK_MEMBER_FORGES });
+        self.hooks.see(Event::Attack(if jumps { Act::MemberJumps } else { Act::MemberForges }));
         self.take_in(net, (0, to), fragment);
     }
 
@@ -125,7 +124,7 @@ impl Cluster {
         let Some(datagram) = packet else { return };
         self.note_made(&datagram);
         let fragment = Fragment { author: Author::Member, datagram: Some(datagram), ..like };
-        self.coverage.hit(named::ATTACK_MEMBER_PATCHES);
+        self.hooks.see(Event::Attack(Act::MemberPatches));
         self.take_in(net, (0, to), fragment);
     }
 
@@ -137,7 +136,7 @@ impl Cluster {
             return;
         }
         let stream = *self.guard.as_deref_mut().expect("there is an attacker").random.pick(&streams);
-        self.coverage.hit(named::ATTACK_CUTS_IN);
+        self.hooks.see(Event::Attack(Act::CutsIn));
         self.break_both(net, stream);
     }
 
@@ -155,7 +154,7 @@ impl Cluster {
             0 | 1 => {
                 // A proof of another time, or none.
                 let proof = if random.one_in(2) { [0; 32] } else { salt_of(position) };
-                (Control::DataRcvd { patched_bytes: 0, proof }, named::ATTACK_UNPROVEN)
+                (Control::DataRcvd { patched_bytes: 0, proof }, Act::Unproven)
             }
             2 => {
                 let lie = Control::Progress {
@@ -166,31 +165,31 @@ impl Cluster {
                     arrived_ns: random.below(1 << 40),
                     waited_ns: random.below(1 << 30),
                 };
-                (lie, named::ATTACK_LIES_PROGRESS)
+                (lie, Act::LiesProgress)
             }
             3 | 4 => {
                 let asked = core::iter::once(sn..geometry.fragments().min(sn + count)).collect();
-                (Control::PtchReq(asked), named::ATTACK_ASKS)
+                (Control::PtchReq(asked), Act::Asks)
             }
-            5 => (Control::Forged { packets: position }, named::ATTACK_COMPLAINS),
+            5 => (Control::Forged { packets: position }, Act::Complains),
             6 => {
                 let groups = geometry.groups();
                 let first = random.below(groups);
                 let until = groups.min(first + random.magnitude(1..=4_096));
                 let lacks = Overlay::Lacks(core::iter::once(first..until).collect());
-                (Control::Overlay(lacks), named::ATTACK_LACKS)
+                (Control::Overlay(lacks), Act::Lacks)
             }
             7 => {
                 let why =
                     *random.pick(&[Fault::Unreachable, Fault::NeverGave, Fault::WrongBytes, Fault::Foreign]);
                 let fault =
                     Overlay::Fault { address: address_of(*random.pick(&nodes)), port: receiver_port(0), why };
-                (Control::Overlay(fault), named::ATTACK_BLAMES)
+                (Control::Overlay(fault), Act::Blames)
             }
-            _ => (Control::IntlSeq { position }, named::ATTACK_LIES_POSITION),
+            _ => (Control::IntlSeq { position }, Act::LiesPosition),
         };
         if self.push(0).receivers[insider as usize].begun {
-            self.coverage.hit(name);
+            self.hooks.see(Event::Attack(name));
             self.say(net, 0, insider, &control);
         }
     }
@@ -211,7 +210,7 @@ impl Cluster {
         let len = body.len(&geometry);
         let stream = self.open(net, node, source, Owner::Control { transfer: 0, receiver: victim });
         self.guard.as_deref_mut().expect("there is an attacker").impostors.insert(stream);
-        self.coverage.hit(named::ATTACK_SPEAKS_AS);
+        self.hooks.see(Event::Attack(Act::SpeaksAs));
         self.streams.write(stream, 0, Frame { body, channel: 0 }, len);
         self.streams.pump(net, stream, 0);
     }
@@ -251,7 +250,7 @@ impl Cluster {
             (1, Some(secret)) => secret.ticket(stream.0 ^ 1),
             (_, Some(secret)) => secret.ticket(stream.0),
         };
-        self.coverage.hit(named::ATTACK_FETCHES);
+        self.hooks.see(Event::Attack(Act::Fetches));
         let enter = Overlay::Enter { handle: Handle(handle.into()), ticket, entry, have: Vec::new() };
         let wants = asked.chunks(WANT_MAX).map(|groups| Overlay::Want(groups.to_vec()));
         for word in core::iter::once(enter).chain(wants) {
@@ -284,8 +283,8 @@ impl Cluster {
         let manager = Manager(push.object);
         let guard = self.guard.as_deref_mut().expect("there is an attacker");
         let lets = manager.lets_attacker(&mut guard.random, &honest, net.now(), &name);
-        let takes_part = self.plant == Some(Plant::SkipPermit) || lets;
-        self.coverage.hit(named::ATTACK_CALLS);
+        let takes_part = self.hooks.leaves_out(Step::CheckPermit) || lets;
+        self.hooks.see(Event::Attack(Act::Calls));
         if takes_part {
             self.breaches.push(format!("receiver {to} takes part in what was not permitted"));
         }
@@ -314,7 +313,7 @@ impl Cluster {
                 && guard.random.one_in(2)
             {
                 *body = Body::Spoiled(group);
-                self.coverage.hit(named::ATTACK_SERVES_WRONG);
+                self.hooks.see(Event::Attack(Act::ServesWrong));
             }
         }
     }

@@ -10,8 +10,8 @@ use super::keys::{self, CONTENT_LEN, Keyring, Secret};
 use super::lies::Lie;
 use super::streams::StreamId;
 use super::{Cluster, Datagram, Fragment, Token};
-use crate::packet::swarm::coverage as named;
-use crate::packet::swarm::{Plant, Random};
+use crate::packet::Random;
+use crate::packet::hooks::{Act, Event};
 use crate::packet::{LinkId, Network, NodeId};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -91,7 +91,7 @@ enum Fate {
 
 impl Cluster {
     /// Packets are sealed from now on, and there is an attacker.
-    pub(crate) fn set_attack(&mut self, net: &mut Network<Datagram>, seed: u64, attack: Attack) {
+    pub fn set_attack(&mut self, net: &mut Network<Datagram>, seed: u64, attack: Attack) {
         let mut random = Random::new(seed ^ 0xa77a_c4e5);
         for act in 0..attack.acts {
             let at = random.time_below(attack.until);
@@ -113,13 +113,8 @@ impl Cluster {
         }));
     }
 
-    /// Counts what was drawn.
-    pub(crate) fn count(&mut self, name: &'static str) {
-        self.coverage.hit(name);
-    }
-
     /// One packet of a stranger will come to the first receiver after so long, and no more.
-    pub(crate) fn forge_one(&mut self, net: &mut Network<Datagram>, after: Duration) {
+    pub fn forge_one(&mut self, net: &mut Network<Datagram>, after: Duration) {
         net.set_timer(NodeId::CONTROL, Time::ZERO + after, Token::Attack(ONE).pack());
     }
 
@@ -136,8 +131,8 @@ impl Cluster {
         if guard.random.one_in(KEEPS_ONE_IN) {
             guard.keep((node, link, packet.clone()));
         }
-        let (fate, name) = guard.judge(net, (node, link), &packet);
-        name.into_iter().for_each(|name| self.coverage.hit(name));
+        let (fate, act) = guard.judge(net, (node, link), &packet);
+        act.into_iter().for_each(|act| self.hooks.see(Event::Attack(act)));
         match (fate, packet) {
             (Fate::Passes, packet) => Some(packet),
             (Fate::Stays, _) => None,
@@ -171,7 +166,7 @@ impl Cluster {
             return;
         }
         let forged = guard.changed(fragment);
-        self.coverage.hit(named::ATTACK_FLOODS);
+        self.hooks.see(Event::Attack(Act::Floods));
         self.take_in(net, to, forged);
     }
 
@@ -244,27 +239,27 @@ impl Guard {
         net: &mut Network<Datagram>,
         place: (NodeId, LinkId),
         packet: &Datagram,
-    ) -> (Fate, Option<&'static str>) {
+    ) -> (Fate, Option<Act>) {
         let [drop, delay, again, change] = self.attack.shares_ppm;
         let roll = self.random.below(1_000_000);
         let of_data = matches!(packet, Datagram::Fragment(_));
         let name = |data, segment| Some(if of_data { data } else { segment });
         if roll < drop {
-            (Fate::Stays, name(named::ATTACK_DROPS, named::ATTACK_DROPS_SEGMENT))
+            (Fate::Stays, name(Act::Drops, Act::DropsSegment))
         } else if roll < drop + delay {
             self.hold(net, place, packet.clone());
-            (Fate::Stays, name(named::ATTACK_DELAYS, named::ATTACK_DELAYS_SEGMENT))
+            (Fate::Stays, name(Act::Delays, Act::DelaysSegment))
         } else if roll < drop + delay + again {
             self.hold(net, place, packet.clone());
-            (Fate::Passes, name(named::ATTACK_REPEATS, named::ATTACK_REPEATS_SEGMENT))
+            (Fate::Passes, name(Act::Repeats, Act::RepeatsSegment))
         } else if roll < drop + delay + again + change {
             match packet {
                 Datagram::Fragment(fragment) => {
-                    (Fate::Becomes(Datagram::Fragment(self.changed(fragment))), Some(named::ATTACK_CHANGES))
+                    (Fate::Becomes(Datagram::Fragment(self.changed(fragment))), Some(Act::Changes))
                 }
                 // A connection that breaks costs more than a packet.
                 segment if self.random.one_in(20) => {
-                    (Fate::Becomes(segment.clone()), Some(named::ATTACK_CHANGES_SEGMENT))
+                    (Fate::Becomes(segment.clone()), Some(Act::ChangesSegment))
                 }
                 Datagram::Segment(_) | Datagram::Probe(_) => (Fate::Passes, None),
             }
@@ -377,9 +372,4 @@ pub(super) fn from_nothing(handle: u32, round: u32, sn: u64, content: u64) -> Ve
     let len = Header::Fragment(header).emit(&mut buffer);
     assert!(len == HEADER_LEN + FRAGMENT_TAGS_LEN, "a fragment's header with its tags");
     buffer[..len].iter().copied().chain(content.to_be_bytes()).collect()
-}
-
-/// Returns true if a bug is planted in the check of packets.
-pub(super) fn believes(plant: Option<Plant>) -> bool {
-    plant == Some(Plant::BelievePosition)
 }

@@ -14,47 +14,47 @@ use polycast_wire::pull::digest_key;
 use polycast_wire::seal::{FULL_TAG_LEN, PacketKeys, nonce, put_fragment_tags, put_patch_tag};
 
 /// Bytes that stand for those of a fragment: its content id.
-pub(in crate::packet) const CONTENT_LEN: usize = 8;
+pub const CONTENT_LEN: usize = 8;
 /// Offset of the number of the first fragment in a header.
 const SN_AT: usize = 16;
 
 /// Secret from which the keys of fragments are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::packet) struct Secret(pub(in crate::packet) u64);
+pub struct Secret(pub u64);
 
 impl Secret {
     /// Returns the ticket that a holder of the secret shows on the connection with this number.
-    pub(in crate::packet) fn ticket(self, connection: u32) -> Hash {
+    pub fn ticket(self, connection: u32) -> Hash {
         hash(&mix(mix(self.0, 14), connection.into()).to_be_bytes())
     }
 
     /// As SEAL carries it.
-    pub(in crate::packet) fn frame(self) -> SealSecret {
+    pub fn frame(self) -> SealSecret {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&self.0.to_be_bytes());
         SealSecret(bytes)
     }
 
     /// Returns the secret in a SEAL frame.
-    pub(in crate::packet) fn in_frame(SealSecret(bytes): &SealSecret) -> Secret {
+    pub fn in_frame(SealSecret(bytes): &SealSecret) -> Secret {
         Secret(number(&bytes[..8]))
     }
 }
 
 /// Up to eight bytes as a number.
-pub(in crate::packet) fn number(bytes: &[u8]) -> u64 {
+pub fn number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 /// Another number, of which neither the first nor the second can be told.
-pub(in crate::packet) fn mix(sum: u64, next: u64) -> u64 {
+pub fn mix(sum: u64, next: u64) -> u64 {
     let mixed = (sum.rotate_left(23) ^ next).wrapping_mul(0xd6e8_feb8_6659_fd93);
     let mixed = (mixed ^ mixed >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ mixed >> 29
 }
 
 /// A number that stands for bytes.
-pub(in crate::packet) fn digest(begin: u64, bytes: &[u8]) -> u64 {
+pub fn digest(begin: u64, bytes: &[u8]) -> u64 {
     bytes.chunks(8).fold(mix(begin, bytes.len() as u64), |sum, chunk| mix(sum, number(chunk)))
 }
 
@@ -66,7 +66,7 @@ fn wide(sum: u64) -> [u8; FULL_TAG_LEN] {
 }
 
 /// The proof that one has the contents of a group, for this salt.
-pub(in crate::packet) fn proof_of(salt: &Salt, contents: impl Iterator<Item = u64>) -> Hash {
+pub fn proof_of(salt: &Salt, contents: impl Iterator<Item = u64>) -> Hash {
     let sum = contents.fold(digest(2, salt), mix);
     let mut proof = [0; 32];
     proof.chunks_mut(8).zip(0u64..).for_each(|(part, at)| part.copy_from_slice(&mix(sum, at).to_be_bytes()));
@@ -74,20 +74,20 @@ pub(in crate::packet) fn proof_of(salt: &Salt, contents: impl Iterator<Item = u6
 }
 
 /// The hash of bytes.
-pub(in crate::packet) fn hash(bytes: &[u8]) -> Hash {
+pub fn hash(bytes: &[u8]) -> Hash {
     let (sum, mut hash) = (digest(9, bytes), [0; 32]);
     hash.chunks_mut(8).zip(0u64..).for_each(|(part, at)| part.copy_from_slice(&mix(sum, at).to_be_bytes()));
     hash
 }
 
 /// The keyed hash of a payload, by which a packet is named.
-pub(in crate::packet) fn hash_of(handle: Handle, sn: u64, payload: &[u8]) -> Hash {
+pub fn hash_of(handle: Handle, sn: u64, payload: &[u8]) -> Hash {
     let key = number(&hash(&digest_key(handle, sn)));
     hash(&mix(key, digest(10, payload)).to_be_bytes())
 }
 
 /// A salt that was never there before.
-pub(in crate::packet) fn salt_of(draw: u64) -> Salt {
+pub fn salt_of(draw: u64) -> Salt {
     let mut salt = [0; 32];
     salt.chunks_mut(8).zip(0u64..).for_each(|(part, at)| part.copy_from_slice(&mix(draw, at).to_be_bytes()));
     salt
@@ -96,48 +96,48 @@ pub(in crate::packet) fn salt_of(draw: u64) -> Salt {
 /// The secrets of a transfer that one knows. A later one is for fragments that had not been sent when it was
 /// made.
 #[derive(Clone, Debug, Default)]
-pub(in crate::packet) struct Keyring {
+pub struct Keyring {
     epochs: Vec<(Arc<RangeSet>, Secret)>,
-    /// A planted bug: two fragments share a nonce.
-    pub(in crate::packet) reuses_nonces: bool,
+    /// Set if two fragments share a nonce, which no check may let pass.
+    pub reuses_nonces: bool,
 }
 
 impl Keyring {
     /// From now on these fragments are sealed with this.
-    pub(in crate::packet) fn learn(&mut self, sns: Arc<RangeSet>, secret: Secret) {
+    pub fn learn(&mut self, sns: Arc<RangeSet>, secret: Secret) {
         if !self.epochs.iter().any(|(_, known)| *known == secret) {
             self.epochs.push((sns, secret));
         }
     }
 
     /// All secrets, with what they are for.
-    pub(in crate::packet) fn epochs(&self) -> &[(Arc<RangeSet>, Secret)] {
+    pub fn epochs(&self) -> &[(Arc<RangeSet>, Secret)] {
         &self.epochs
     }
 
     /// The last secret that it was told, of which tickets are made.
-    pub(in crate::packet) fn newest(&self) -> Option<Secret> {
+    pub fn newest(&self) -> Option<Secret> {
         self.epochs.last().map(|(_, secret)| *secret)
     }
 
     /// Returns the secret that a fragment is sealed with.
-    pub(in crate::packet) fn secret_of(&self, sn: u64) -> Option<Secret> {
+    pub fn secret_of(&self, sn: u64) -> Option<Secret> {
         self.epochs.iter().rev().find(|(sns, _)| sns.contains(sn)).map(|(_, secret)| *secret)
     }
 
     /// The nonce of a fragment.
-    pub(in crate::packet) fn nonce_of(&self, sn: u64) -> [u8; 12] {
+    pub fn nonce_of(&self, sn: u64) -> [u8; 12] {
         nonce(if self.reuses_nonces { sn & !1 } else { sn })
     }
 
     /// Returns the number that a fragment's content is combined with.
-    pub(in crate::packet) fn stream(&self, sn: u64) -> Option<u64> {
+    pub fn stream(&self, sn: u64) -> Option<u64> {
         Some(digest(mix(self.secret_of(sn)?.0, 3), &self.nonce_of(sn)))
     }
 
     /// Seals what a packet by pull carries, or opens it: any bytes of it alone, without a tag. Nothing where
     /// its secret is not known.
-    pub(in crate::packet) fn turn(&self, sn: u64, payload: &mut [u8]) {
+    pub fn turn(&self, sn: u64, payload: &mut [u8]) {
         let Some(stream) = self.stream(sn) else { return };
         for (part, at) in payload.chunks_mut(8).zip(0u64..) {
             part.iter_mut().zip(mix(stream, at).to_be_bytes()).for_each(|(byte, key)| *byte ^= key);
@@ -156,7 +156,7 @@ impl Keyring {
 
     /// A packet with this header, of a fragment with this content or of several with the XOR of theirs;
     /// `None` where a secret is not known.
-    pub(in crate::packet) fn packet(&self, header: &Header, sns: &[u64], content: u64) -> Option<Arc<[u8]>> {
+    pub fn packet(&self, header: &Header, sns: &[u64], content: u64) -> Option<Arc<[u8]>> {
         let mut sealed = content;
         for sn in sns {
             sealed ^= self.stream(*sn)?;

@@ -3,7 +3,7 @@
 use super::streams::StreamId;
 use super::{Cluster, Datagram};
 use crate::packet::Network;
-use crate::packet::swarm::coverage as named;
+use crate::packet::hooks::{Act, Event};
 use alloc::format;
 use alloc::string::String;
 use polycast_protocol::session::{Called, Offer, Permitted};
@@ -68,7 +68,7 @@ impl Cluster {
         let receiver = self.push(transfer).source.run.as_ref()?.conns.get(&stream)?.receiver;
         let guard = self.guard.as_deref_mut().filter(|guard| transfer == 0 && now < guard.attack.until)?;
         let lie = guard.lies.remove(&receiver)?;
-        self.coverage.hit(named::ATTACK_SOURCE_LIES);
+        self.hooks.see(Event::Attack(Act::SourceLies));
         Some(lie)
     }
 

@@ -6,9 +6,7 @@ use super::receiver::{Part, PushReceiver, Serving};
 use super::streams::StreamId;
 use super::{Cluster, Datagram, Happening, Owner, Token};
 use crate::packet::Network;
-use crate::packet::swarm::Plant;
-use crate::packet::swarm::coverage as named;
-use crate::packet::swarm::coverage::of_upstreams;
+use crate::packet::hooks::{Act, Event, Step};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::ToString;
@@ -62,7 +60,7 @@ impl PushReceiver {
     /// Tells the machine that chooses something, if there is one.
     pub(super) fn tell_upstreams(&mut self, now: Time, input: UpstreamsInput<'_>) {
         let Some(exchange) = &mut self.exchange else { return };
-        self.coverage.hit(of_upstreams(&input));
+        self.hooks.see(Event::Upstreams(&input));
         exchange.machine.handle(now, input);
     }
 }
@@ -242,7 +240,7 @@ impl Cluster {
         (transfer, receiver): (u32, u32),
         output: UpstreamsOutput,
     ) {
-        let forgets_lacks = self.plant == Some(Plant::ForgetLacks);
+        let forgets_lacks = self.hooks.leaves_out(Step::ReportLacks);
         let host = &mut self.push_mut(transfer).receivers[receiver as usize];
         let geometry = host.geometry;
         let Some(exchange) = &mut host.exchange else { return };
@@ -434,7 +432,7 @@ impl Cluster {
     ) {
         let insider = self.guard.as_ref().and_then(|guard| guard.attack.insider);
         if self.cheats(net.now(), (transfer, server)) {
-            return self.coverage.hit(named::ATTACK_KEEPS);
+            return self.hooks.see(Event::Attack(Act::Keeps));
         }
         let Some(server) = server else { return };
         let host = &mut self.push_mut(transfer).receivers[server as usize];
@@ -470,7 +468,7 @@ impl Cluster {
             let groups = self.push(transfer).config.geometry(self.push(transfer).object_len).groups();
             let all = Overlay::Holds(core::iter::once(0..groups).collect());
             writes.push((peer.stream, Body::of(&Control::Overlay(all))));
-            return self.coverage.hit(named::ATTACK_BOASTS);
+            return self.hooks.see(Event::Attack(Act::Boasts));
         }
         let group = match (&mut peer.part, server) {
             (Part::Asked(requests), Some(server)) => {

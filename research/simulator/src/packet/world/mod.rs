@@ -11,11 +11,11 @@ mod attacker;
 mod ends;
 pub mod forward;
 mod frames;
-pub(super) mod keys;
+pub mod keys;
 mod lies;
 mod mesh;
 mod pages;
-pub(super) mod permits;
+pub mod permits;
 mod plan;
 mod racks;
 mod receiver;
@@ -28,16 +28,16 @@ pub mod streams;
 mod watch;
 
 pub use attacker::{Attack, Author};
-pub(crate) use pages::{OPENS_WITHIN, Reader};
+pub use pages::{OPENS_WITHIN, Reader, Taking};
 pub use plan::Happening;
 pub use receiver::{Mood, Phase, PushReceiver, content_of};
 pub use source::{PushConfig, PushSource};
 pub use watch::SwitchNews;
 
 use super::scenario::ReceiverSample;
-use super::swarm::{Coverage, Plant};
 use super::tcp::TcpConfig;
 use super::{LinkId, Network, NodeId, Packet, World};
+use crate::packet::hooks::{Hooks, Step};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -352,10 +352,9 @@ pub struct Cluster {
     stop_when_done: bool,
     out: Vec<(LinkId, u8)>,
     breaches: Vec<String>,
-    plant: Option<Plant>,
+    hooks: Hooks,
     /// Set if the machines are checked against themselves after every input.
     checks: bool,
-    coverage: Coverage,
     /// Guard, where packets are sealed and there is an attacker.
     guard: Option<Box<attacker::Guard>>,
     /// State of links as switches see it, where they check.
@@ -381,23 +380,27 @@ impl Cluster {
             stop_when_done: true,
             out: Vec::new(),
             breaches: Vec::new(),
-            plant: None,
+            hooks: Hooks::default(),
             checks: false,
-            coverage: Coverage::default(),
             guard: None,
             watch: None,
             turn: 0,
         }
     }
 
-    /// Sets the world up for the swarm: machines are held against themselves, and a bug may be put in around
-    /// them.
-    pub(crate) fn set_plant(&mut self, plant: Option<Plant>) {
-        (self.plant, self.checks) = (plant, true);
+    /// Sets the world up for a check from outside: machines are held against themselves, and the hooks are
+    /// told of events and may have steps left out.
+    pub fn set_hooks(&mut self, hooks: Hooks) {
+        for transfer in &mut self.transfers {
+            if let Transfer::Push(push) = transfer {
+                push.receivers.iter_mut().for_each(|host| host.hooks = hooks.clone());
+            }
+        }
+        (self.hooks, self.checks) = (hooks, true);
     }
 
     /// Sets whether a transfer that begins has a data channel.
-    pub(crate) fn set_way(&mut self, transfer: u32, multicast: bool) {
+    pub fn set_way(&mut self, transfer: u32, multicast: bool) {
         self.push_mut(transfer).config.multicast = multicast;
     }
 
@@ -413,21 +416,9 @@ impl Cluster {
     }
 
     /// Its agent lets the object take that version's pages where it may; these processes read the version.
-    pub(crate) fn give_readers(&mut self, transfer: u32, receiver: u32, readers: Vec<Reader>) {
+    pub fn give_readers(&mut self, transfer: u32, receiver: u32, readers: Vec<Reader>) {
         let host = &mut self.push_mut(transfer).receivers[receiver as usize];
         host.pages = Some(Pages::read_by(readers));
-    }
-
-    /// Returns the number of times that each event and each input of the machines has happened, by name.
-    #[must_use]
-    pub fn coverage(&self) -> Coverage {
-        let mut coverage = self.coverage.clone();
-        for transfer in &self.transfers {
-            if let Transfer::Push(push) = transfer {
-                push.receivers.iter().for_each(|host| coverage.merge(&host.coverage));
-            }
-        }
-        coverage
     }
 
     /// Requires that packets sent from now on reach these hosts only.
@@ -470,7 +461,10 @@ impl Cluster {
         let geometry = config.geometry(object_len);
         let host = |&node: &NodeId| {
             let name = format!("host-{}", node.0);
-            PushReceiver::new(node, name, object, geometry, (config.window_bytes, config.service))
+            let mut host =
+                PushReceiver::new(node, name, object, geometry, (config.window_bytes, config.service));
+            host.hooks = self.hooks.clone();
+            host
         };
         let hosts: Vec<PushReceiver> = receivers.iter().map(host).collect();
         let by_name = hosts.iter().map(|host| host.name.clone()).zip(0..).collect();
@@ -716,7 +710,6 @@ impl Cluster {
 
     /// A packet comes to the socket of a receiver.
     fn take_in(&mut self, net: &mut Network<Datagram>, (transfer, receiver): (u32, u32), fragment: Fragment) {
-        let believes = attacker::believes(self.plant);
         self.release(net, transfer, receiver);
         let push = self.push_mut(transfer);
         let bytes = u64::from(push.config.packet_bytes());
@@ -728,7 +721,6 @@ impl Cluster {
         }
         let waiting = Waiting { arrived: net.now(), fragment, bytes };
         if host.service == Duration::ZERO && host.socket.is_empty() && !host.is_held {
-            host.believes = believes;
             let is_ours = host.fragment(net.now(), &waiting);
             if is_ours {
                 self.check_suspect(transfer, receiver);
@@ -750,7 +742,7 @@ impl Cluster {
 
     /// The receiver has taken one packet out of its socket.
     fn leave_socket(&mut self, net: &mut Network<Datagram>, transfer: u32, receiver: u32) {
-        let (plant, believes) = (self.plant, attacker::believes(self.plant));
+        let is_dear = self.hooks.leaves_out(Step::DropForgery);
         self.release(net, transfer, receiver);
         let host = &mut self.push_mut(transfer).receivers[receiver as usize];
         if host.is_held {
@@ -760,12 +752,11 @@ impl Cluster {
         }
         let Some(waiting) = host.socket.pop_front() else { return };
         host.socket_bytes -= waiting.bytes;
-        host.believes = believes;
         let is_ours = host.fragment(net.now(), &waiting);
         if host.socket.is_empty() {
             host.handle(net.now(), polycast_protocol::push::ReceiverInput::NothingWaits);
         } else {
-            let dear = !is_ours && plant == Some(Plant::DearForgeries);
+            let dear = !is_ours && is_dear;
             let at = net.now() + host.service * if dear { 30 } else { 1 };
             net.set_timer(host.node, at, Token::Socket(transfer, receiver).pack());
         }

@@ -7,29 +7,29 @@
 //! from where a reader stands, and not from where the agent looks: no page is written over while a process
 //! that has found the version reads it.
 
-use crate::packet::swarm::Plant;
+use crate::packet::hooks::{Hooks, Step};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use polycast_types::{Duration, Time};
 
 /// A process that has found a file by its name opens it within this time, and an agent that takes the name
 /// away waits so long.
-pub(crate) const OPENS_WITHIN: Duration = Duration::from_millis(10);
+pub const OPENS_WITHIN: Duration = Duration::from_millis(10);
 
 /// A process that reads an older version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reader {
+pub struct Reader {
     /// Time at which it finds the file by its name, if that is there.
-    pub(crate) finds_at: Time,
+    pub finds_at: Time,
     /// Time at which it has the file open, [`OPENS_WITHIN`] later at most.
-    pub(crate) opens_at: Time,
+    pub opens_at: Time,
     /// Time at which it has read the file, and no longer has it open.
-    pub(crate) closes_at: Time,
+    pub closes_at: Time,
 }
 
 /// State of the pages when an agent requests them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taking {
+pub enum Taking {
     /// The object that comes has them.
     Taken,
     /// A process has them open.
@@ -56,14 +56,14 @@ impl Pages {
     }
 
     /// Takes them for an object that comes, where that may be.
-    pub(super) fn take(&mut self, now: Time, plant: Option<Plant>) -> Taking {
+    pub(super) fn take(&mut self, now: Time, hooks: &Hooks) -> Taking {
         let has_open = |reader: &Reader| reader.opens_at <= now && now < reader.closes_at;
-        if plant != Some(Plant::RecycleOpen) && self.readers.iter().any(has_open) {
+        if !hooks.leaves_out(Step::CheckReaders) && self.readers.iter().any(has_open) {
             return Taking::Open;
         }
         self.nameless_since = Some(now);
         let waits = |reader: &Reader| reader.finds_at <= now && now < reader.opens_at;
-        if plant != Some(Plant::RecycleAtOnce) && self.readers.iter().any(waits) {
+        if !hooks.leaves_out(Step::AwaitReaders) && self.readers.iter().any(waits) {
             return Taking::Awaited;
         }
         self.taken = true;
@@ -99,6 +99,7 @@ impl Pages {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::rc::Rc;
 
     fn reader(finds_at: u64, opens_at: u64, closes_at: u64) -> Reader {
         Reader { finds_at: Time(finds_at), opens_at: Time(opens_at), closes_at: Time(closes_at) }
@@ -115,7 +116,7 @@ mod tests {
             (Vec::from([reader(11, 12, 20)]), 10, Taking::Taken),
         ] {
             let mut pages = Pages::read_by(readers.clone());
-            assert_eq!(pages.take(Time(at), None), taking, "{readers:?}");
+            assert_eq!(pages.take(Time(at), &Hooks::default()), taking, "{readers:?}");
             assert_eq!(pages.are_taken(), taking == Taking::Taken);
             if taking == Taking::Taken {
                 assert!(pages.still_have(3));
@@ -128,13 +129,12 @@ mod tests {
     /// An agent that does not keep to that is found, as long as the reader reads.
     #[test]
     fn pages_that_a_process_has_open_are_not_written_over_unnoticed() {
-        for (plant, reads) in
-            [(Plant::RecycleOpen, reader(0, 1, 20)), (Plant::RecycleAtOnce, reader(8, 12, 20))]
+        for (step, reads) in [(Step::CheckReaders, reader(0, 1, 20)), (Step::AwaitReaders, reader(8, 12, 20))]
         {
             let mut pages = Pages::read_by(Vec::from([reads]));
-            assert_eq!(pages.take(Time(10), Some(plant)), Taking::Taken);
-            assert!(pages.write(Time(19), 3), "{plant:?}");
-            assert!(!pages.write(Time(20), 4), "{plant:?}");
+            assert_eq!(pages.take(Time(10), &Hooks::default().tampered(Rc::new(step))), Taking::Taken);
+            assert!(pages.write(Time(19), 3), "{step:?}");
+            assert!(!pages.write(Time(20), 4), "{step:?}");
         }
     }
 }

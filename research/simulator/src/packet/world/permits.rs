@@ -1,7 +1,7 @@
 //! Permits, looked at as in production (`wire::permit`); signatures and hashes are ideal.
 
 use super::keys::{digest, mix};
-use crate::packet::swarm::Random;
+use crate::packet::Random;
 use alloc::borrow::ToOwned;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -29,13 +29,13 @@ fn long<const N: usize>(sum: u64) -> [u8; N] {
 }
 
 /// The time at the manager.
-pub(in crate::packet) fn unix_s(now: Time) -> u64 {
+pub fn unix_s(now: Time) -> u64 {
     BEGUN_UNIX_S + now.0 / 1_000_000_000
 }
 
 /// The manager that leads. A host that does not calculate with its secret cannot sign.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::packet) struct Manager(pub(in crate::packet) u64);
+pub struct Manager(pub u64);
 
 impl NameHashes for Manager {
     fn leaf(&self, name: &str) -> Hash {
@@ -55,20 +55,28 @@ impl Authority for Manager {
 
 /// A transfer that the manager allows.
 #[derive(Clone, Debug)]
-pub(in crate::packet) struct Allowed {
-    pub(in crate::packet) source: String,
-    pub(in crate::packet) address: IpAddr,
-    pub(in crate::packet) object: ObjectId,
-    pub(in crate::packet) object_len: u64,
-    pub(in crate::packet) root: Option<Hash>,
-    pub(in crate::packet) pulled: bool,
-    pub(in crate::packet) receivers: Vec<String>,
-    pub(in crate::packet) from_unix_s: u64,
+pub struct Allowed {
+    /// The name of its source.
+    pub source: String,
+    /// The address from which the source sends.
+    pub address: IpAddr,
+    /// The object.
+    pub object: ObjectId,
+    /// Its length in bytes.
+    pub object_len: u64,
+    /// The hash at the root of its groups, where that is known.
+    pub root: Option<Hash>,
+    /// True for a transfer by pull.
+    pub pulled: bool,
+    /// The names of its receivers.
+    pub receivers: Vec<String>,
+    /// The time from which the permit holds.
+    pub from_unix_s: u64,
 }
 
 impl Allowed {
     /// Returns the call of the source to receivers.
-    pub(in crate::packet) fn call(&self) -> Call {
+    pub fn call(&self) -> Call {
         let Allowed { object, object_len, root, address, pulled, .. } = *self;
         Call { object, object_len, root, address, pulled }
     }
@@ -76,7 +84,7 @@ impl Allowed {
 
 /// A permit as a receiver is shown it.
 #[derive(Clone, Debug)]
-pub(in crate::packet) struct Shown {
+pub struct Shown {
     bytes: Vec<u8>,
     signature: [u8; SIGNATURE_LEN],
     index: u32,
@@ -89,7 +97,7 @@ impl Manager {
     }
 
     /// The permit of a transfer, as this receiver is shown it; `None` where it is not one of the group.
-    pub(in crate::packet) fn permit(&self, allowed: &Allowed, name: &str) -> Option<Shown> {
+    pub fn permit(&self, allowed: &Allowed, name: &str) -> Option<Shown> {
         let index = allowed.receivers.iter().position(|other| other == name)?;
         let tree = NameTree::new(self, allowed.receivers.iter().map(String::as_str));
         let permit = Permit {
@@ -115,13 +123,7 @@ impl Manager {
 
     /// Returns true if the receiver of this name takes part in the transfer that it is called for, as agents
     /// judge.
-    pub(in crate::packet) fn lets(
-        &self,
-        (caller, call): (&str, &Call),
-        shown: Option<&Shown>,
-        now: Time,
-        name: &str,
-    ) -> bool {
+    pub fn lets(&self, (caller, call): (&str, &Call), shown: Option<&Shown>, now: Time, name: &str) -> bool {
         let Some(Shown { bytes, signature, index, way }) = shown else { return false };
         let shown = ShownPermit { permit: bytes, signature: *signature, index: *index, way: way.clone() };
         permit::check(&shown, self, unix_s(now), name)
@@ -130,13 +132,7 @@ impl Manager {
 
     /// Returns true if a receiver takes part in a transfer that an attacker calls it for that has seen the
     /// permit of an honest source.
-    pub(in crate::packet) fn lets_attacker(
-        &self,
-        random: &mut Random,
-        honest: &Allowed,
-        now: Time,
-        name: &str,
-    ) -> bool {
+    pub fn lets_attacker(&self, random: &mut Random, honest: &Allowed, now: Time, name: &str) -> bool {
         let own = Allowed {
             source: ATTACKER.to_owned(),
             receivers: Vec::from([String::from("another one"), name.to_owned()]),

@@ -4,8 +4,7 @@ use super::forward::Forwarding;
 use super::receiver::{Mood, Phase};
 use super::streams::{End, StreamId};
 use super::{Cluster, Datagram, Flow, Owner, Transfer};
-use crate::packet::swarm::Plant;
-use crate::packet::swarm::coverage::of_happening;
+use crate::packet::hooks::{Event, Step};
 use crate::packet::{Faults, LinkId, Network, NodeId};
 use alloc::string::ToString;
 use alloc::sync::Arc;
@@ -198,7 +197,7 @@ pub enum Happening {
 impl Cluster {
     /// Does what was planned.
     pub(super) fn happen(&mut self, net: &mut Network<Datagram>, happening: Happening) {
-        self.coverage.hit(of_happening(&happening));
+        self.hooks.see(Event::Happening(&happening));
         match happening {
             Happening::Link { link, up } => self.set_up(net, link, up),
             Happening::Node { node, up } => {
@@ -220,11 +219,11 @@ impl Cluster {
                 self.streams.pump(net, stream, 0);
             }
             Happening::Relabel { transfer, forwarding, members } => {
-                let stale = match *forwarding {
-                    Forwarding::Relays(_) => Plant::StaleRelays,
-                    _ => Plant::StaleLabel,
+                let install = match *forwarding {
+                    Forwarding::Relays(_) => Step::InstallRelays,
+                    _ => Step::InstallLabel,
                 };
-                if self.plant != Some(stale) {
+                if !self.hooks.leaves_out(install) {
                     self.push_mut(transfer).forwarding = forwarding;
                 }
                 self.set_members(transfer, &members);

@@ -8,13 +8,12 @@
 use super::attacker::Author;
 use super::keys::{CONTENT_LEN, Keyring, Secret, number, proof_of};
 use super::mesh::Exchange;
-use super::pages::{Pages, Taking};
+use super::pages::Pages;
 use super::racks::Rack;
 use super::streams::{self, StreamId};
 use super::{Alarm, Fragment};
 use crate::packet::NodeId;
-use crate::packet::swarm::Plant;
-use crate::packet::swarm::coverage::{Coverage, PAGES_AWAITED, PAGES_OPEN, PAGES_TAKEN, of_receiver};
+use crate::packet::hooks::{Event, Hooks, Step};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
 use alloc::string::String;
@@ -112,7 +111,7 @@ pub struct PushReceiver {
     pub(super) handle: u32,
     pub(super) channel: u32,
     pub(super) rack: Rack,
-    pub(super) coverage: Coverage,
+    pub(super) hooks: Hooks,
     pub(super) control: Option<StreamId>,
     /// The candidates among which it chooses.
     pub(super) exchange: Option<Exchange>,
@@ -156,16 +155,10 @@ pub struct PushReceiver {
     looking: Option<Reuse>,
     /// Set if an earlier attempt has left data that is checked.
     rest: bool,
-    /// A planted bug: what an older version has in the place of a group passes for it.
-    pub(super) believes_old: bool,
     pub(super) breaches: Vec<String>,
-    /// A planted bug: wrong groups pass.
-    pub(super) skips_checks: bool,
     /// Keys that packets are sealed with, and the number of packets that were not.
     pub(super) keys: Keyring,
     forged: u64,
-    /// A planted bug: a position is believed whatever host says it.
-    pub(super) believes: bool,
     /// Salt from WELCOME: it selects the bytes that are shown in the end.
     pub(super) salt: Salt,
     /// A packet that was taken for the source's, and that a stranger has made or changed.
@@ -208,7 +201,7 @@ impl PushReceiver {
             handle: 0,
             channel: 0,
             rack: Rack::Alone,
-            coverage: Coverage::default(),
+            hooks: Hooks::default(),
             control: None,
             exchange: None,
             serving: Vec::new(),
@@ -237,12 +230,9 @@ impl PushReceiver {
             pages: None,
             looking: None,
             rest: false,
-            believes_old: false,
             breaches: Vec::new(),
-            skips_checks: false,
             keys: Keyring::default(),
             forged: 0,
-            believes: false,
             salt: [0; 32],
             suspect: None,
         }
@@ -327,14 +317,14 @@ impl PushReceiver {
     }
 
     /// There is room for the object: a machine that waits until what is stored has been checked.
-    pub(super) fn prepare(&mut self, now: Time, plant: Option<Plant>, outer_len: u32) {
+    pub(super) fn prepare(&mut self, now: Time, outer_len: u32) {
         self.machine = Some(Receiver::new(ReceiverConfig::new(self.geometry, self.window_bytes, outer_len)));
         let len = self.geometry.object_len;
         let taken_earlier = self.pages.as_ref().is_some_and(Pages::are_taken);
         self.rest = taken_earlier || !self.intact.is_empty();
         let rest = self.rest.then_some(Version { len, whole: true, shifts: false });
         if !self.rest {
-            self.take_pages(now, plant);
+            self.take_pages(now);
         }
         let older = self.has_older().then_some(Version { len, whole: false, shifts: false });
         let versions: Vec<Version> = rest.into_iter().chain(older).collect();
@@ -346,13 +336,9 @@ impl PushReceiver {
     }
 
     /// Lets the object that comes take the pages of the older version, where no process has it open.
-    fn take_pages(&mut self, now: Time, plant: Option<Plant>) {
+    fn take_pages(&mut self, now: Time) {
         let Some(pages) = self.pages.as_mut().filter(|pages| pages.have_a_name()) else { return };
-        self.coverage.hit(match pages.take(now, plant) {
-            Taking::Taken => PAGES_TAKEN,
-            Taking::Open => PAGES_OPEN,
-            Taking::Awaited => PAGES_AWAITED,
-        });
+        self.hooks.see(Event::Pages(pages.take(now, &self.hooks)));
     }
 
     /// Returns true if the older version can be checked: it has its name, or the part file begins with it.
@@ -391,7 +377,7 @@ impl PushReceiver {
                     let still = self.pages.as_ref().is_some_and(|pages| pages.still_have(group));
                     self.intact.contains(&group) || (still && !differs)
                 }
-                false => !differs || self.believes_old,
+                false => !differs || self.hooks.leaves_out(Step::CheckOlder),
             };
             looking.handle(ReuseInput::Looked { look, same });
             if same {
@@ -413,7 +399,7 @@ impl PushReceiver {
     /// Tells the machine something, if there is one.
     pub(super) fn handle(&mut self, now: Time, input: ReceiverInput<'_>) {
         let Some(machine) = self.machine.as_mut() else { return };
-        self.coverage.hit(of_receiver(&input));
+        self.hooks.see(Event::Receiver(&input));
         machine.handle(now, input);
     }
 
@@ -471,7 +457,7 @@ impl PushReceiver {
         let mut bytes = fragment.datagram.as_deref()?.to_vec();
         let (header, len) = Header::parse(&bytes).ok()?;
         let is_ours = match (&header, header.content_tag_in(&bytes, len)) {
-            (Header::Fragment(header), Some(tag)) if self.believes => {
+            (Header::Fragment(header), Some(tag)) if self.hooks.leaves_out(Step::CheckHeader) => {
                 self.keys.open(header.sn, &mut bytes[len..], &tag)
             }
             _ => seal::admit(&self.keys, &header, &mut bytes, len),
@@ -663,7 +649,9 @@ impl PushReceiver {
         if !sns.clone().all(there) {
             self.breach(&format!("group {group} was checked before it was whole"));
         }
-        if !self.skips_checks && sns.clone().any(|sn| self.wrong.contains_key(&(group, sn))) {
+        if !self.hooks.leaves_out(Step::CheckGroup)
+            && sns.clone().any(|sn| self.wrong.contains_key(&(group, sn)))
+        {
             // What came from the source itself is right, and stays.
             for sn in sns.filter(|sn| !self.sent.contains(*sn)) {
                 self.kept.remove(sn..sn + 1);

@@ -7,8 +7,7 @@ use super::receiver::{Mood, Phase, Wish};
 use super::streams::StreamId;
 use super::{Cluster, Datagram, Owner, Token};
 use crate::packet::Network;
-use crate::packet::swarm::Plant;
-use crate::packet::swarm::coverage::of_guest;
+use crate::packet::hooks::{Event, Step};
 use alloc::format;
 use alloc::string::ToString;
 use alloc::sync::Arc;
@@ -22,7 +21,8 @@ use polycast_wire::control::{Control, Share};
 impl Cluster {
     /// A receiver opens its control connection, unless it is done.
     pub(super) fn join(&mut self, net: &mut Network<Datagram>, transfer: u32, receiver: u32) {
-        let (plant, called, seed) = (self.plant, self.called_for(transfer), self.seed);
+        let (called, seed) = (self.called_for(transfer), self.seed);
+        let checks_offer = !self.hooks.leaves_out(Step::CheckOffer);
         let push = self.push_mut(transfer);
         let (source, stall_timeout) = (push.source.node, push.config.stall_timeout);
         let Some(handle) = push.source.run.as_ref().map(|run| run.handle) else { return };
@@ -45,7 +45,7 @@ impl Cluster {
             serve_port: receiver_port(transfer),
             location: location_of(seed, host.node),
             answer_timeout: stall_timeout,
-            called: (plant != Some(Plant::TakeAnything)).then_some(called),
+            called: checks_offer.then_some(called),
         };
         host.guest = Some(Guest::new(net.now(), config));
         let node = host.node;
@@ -55,7 +55,7 @@ impl Cluster {
     }
 
     pub(super) fn tell_guest(&mut self, now: Time, transfer: u32, receiver: u32, input: GuestInput<'_>) {
-        self.coverage.hit(of_guest(&input));
+        self.hooks.see(Event::Guest(&input));
         let checks = self.checks && !cfg!(debug_assertions);
         let host = &mut self.push_mut(transfer).receivers[receiver as usize];
         let Some(guest) = host.guest.as_mut() else { return };
@@ -87,7 +87,7 @@ impl Cluster {
         receiver: u32,
         output: GuestOutput,
     ) {
-        let (now, plant) = (net.now(), self.plant);
+        let now = net.now();
         let host = &mut self.push_mut(transfer).receivers[receiver as usize];
         match output {
             GuestOutput::Hello => {
@@ -109,7 +109,7 @@ impl Cluster {
                 let foreign = offer.geometry != Geometry { group_len, ..host.geometry };
                 host.channel = channel_at(offer.channel);
                 host.salt = offer.salt;
-                host.prepare(now, plant, offer.outer_len.into());
+                host.prepare(now, offer.outer_len.into());
                 let resumes = host.looks();
                 if foreign {
                     self.breaches.push(format!("receiver {receiver} was offered {offer:?}"));
@@ -196,11 +196,9 @@ impl Cluster {
             return;
         }
         let mut verified = false;
-        let skips_checks = self.plant == Some(Plant::SkipCheck);
         loop {
             self.drive_guest(net, transfer, receiver);
             let host = &mut self.push_mut(transfer).receivers[receiver as usize];
-            host.skips_checks = skips_checks;
             let Some(wish) = host.poll(now) else {
                 if host.decode_earlier(now) {
                     continue;
@@ -304,9 +302,7 @@ impl Cluster {
         }
         self.tell_guest(now, transfer, receiver, GuestInput::Frame(&control));
         if let Body::Hashes(hashes) = &frame.body {
-            let believes_old = self.plant == Some(Plant::OldGroup);
             let host = &mut self.push_mut(transfer).receivers[receiver as usize];
-            host.believes_old = believes_old;
             if host.look(now, hashes.end) {
                 self.tell_guest(now, transfer, receiver, GuestInput::Verifiable);
             }

@@ -8,8 +8,7 @@ use super::receiver::{Phase, content_of};
 use super::source::{Conn, Sending};
 use super::streams::StreamId;
 use super::{Cluster, Datagram, Fragment, Happening, Owner, Token};
-use crate::packet::swarm::Plant;
-use crate::packet::swarm::coverage::{of_roster, of_sender};
+use crate::packet::hooks::{Event, Step};
 use crate::packet::{LinkId, Network};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -96,7 +95,7 @@ impl Cluster {
     }
 
     pub(super) fn tell_roster(&mut self, now: Time, transfer: u32, input: RosterInput<'_>) {
-        self.coverage.hit(of_roster(&input));
+        self.hooks.see(Event::Roster(&input));
         let checks = self.checks && !cfg!(debug_assertions);
         let Some(run) = self.run_mut(transfer) else { return };
         run.roster.handle(now, input);
@@ -106,7 +105,7 @@ impl Cluster {
     }
 
     pub(super) fn tell_sender(&mut self, now: Time, transfer: u32, input: SenderInput<'_>) {
-        self.coverage.hit(of_sender(&input));
+        self.hooks.see(Event::Sender(&input));
         let Some(run) = self.run_mut(transfer) else { return };
         run.machine.handle(now, input);
     }
@@ -170,7 +169,7 @@ impl Cluster {
             RosterOutput::Call(name) => self.call(net, transfer, &name),
             RosterOutput::Welcome(guest) => self.welcome(net, transfer, StreamId(guest.0)),
             RosterOutput::Ready { guest, have, late } => {
-                if late && self.plant == Some(Plant::ForgetReady) {
+                if late && self.hooks.leaves_out(Step::NameReady) {
                     return;
                 }
                 let run = self.run_mut(transfer).expect("it has just spoken");
@@ -264,7 +263,7 @@ impl Cluster {
         if push.config.sealed {
             let all = core::iter::once(0..push.config.geometry(push.object_len).fragments()).collect();
             keys.learn(Arc::new(all), self.fresh_secret());
-            keys.reuses_nonces = self.plant == Some(Plant::ReuseNonce);
+            keys.reuses_nonces = self.hooks.leaves_out(Step::ChangeNonce);
         }
         keys
     }
@@ -284,7 +283,7 @@ impl Cluster {
     /// A receiver has left, or was taken out: what was never sent before is sealed with something else from
     /// now on.
     pub(super) fn leave_members(&mut self, net: &mut Network<Datagram>, transfer: u32, stream: StreamId) {
-        let keeps = self.plant == Some(Plant::KeepEpoch);
+        let keeps = self.hooks.leaves_out(Step::ChangeKey);
         let push = self.push_mut(transfer);
         let fragments = push.config.geometry(push.object_len).fragments();
         let Some(run) = push.source.run.as_deref_mut() else { return };
@@ -358,7 +357,7 @@ impl Cluster {
     }
 
     fn sender_output(&mut self, net: &mut Network<Datagram>, transfer: u32, output: SenderOutput) {
-        if self.plant == Some(Plant::DropPatch) && is_patch_of(&output, |sn| sn % 8 == 5) {
+        if self.hooks.leaves_out(Step::SendPatch) && is_patch_of(&output, |sn| sn % 8 == 5) {
             return;
         }
         match output {
@@ -392,7 +391,7 @@ impl Cluster {
             SenderOutput::Candidates(told) => self.tell_candidates(net, transfer, &told),
             SenderOutput::Settled { peer, failure } => self.settled(net.now(), transfer, peer, failure),
             SenderOutput::AllowanceUsed { .. } => {
-                if self.plant != Some(Plant::IgnoreAllowance) {
+                if !self.hooks.leaves_out(Step::RequestPath) {
                     let push = self.push(transfer);
                     let handle = push.source.run.as_ref().map(|run| run.handle);
                     let (after, allowance) = (push.config.next_path, push.config.allowance);
@@ -530,7 +529,7 @@ impl Cluster {
         body: &Body,
     ) {
         let (now, guest) = (net.now(), GuestId(stream.0));
-        let plant = self.plant;
+        let hooks = self.hooks.clone();
         let is_impostor = self.guard.as_ref().is_some_and(|guard| guard.impostors.contains(&stream));
         let Owner::Control { receiver, .. } = self.owners[stream.0 as usize] else { return };
         let Some(run) = self.push_mut(transfer).source.run.as_deref_mut() else { return };
@@ -539,7 +538,7 @@ impl Cluster {
         let parsed = Control::parse(bytes);
         let salt = run.conns.get(&stream).map(|conn| conn.salt).filter(|_| run.roster.is_ready(guest));
         let is_unproven = match (&parsed, salt) {
-            (Ok(Control::DataRcvd { proof, .. }), Some(salt)) if plant != Some(Plant::SkipProof) => {
+            (Ok(Control::DataRcvd { proof, .. }), Some(salt)) if !hooks.leaves_out(Step::CheckProof) => {
                 *proof != self.right_proof(transfer, &salt)
             }
             _ => false,
@@ -547,7 +546,7 @@ impl Cluster {
         let Some(run) = self.run_mut(transfer) else { return };
         match parsed {
             // Its certificate has another name.
-            Ok(Control::Hello(_)) if is_impostor && plant != Some(Plant::SkipName) => {
+            Ok(Control::Hello(_)) if is_impostor && !hooks.leaves_out(Step::CheckName) => {
                 self.finish(net, stream, 1);
             }
             Ok(Control::Hello(hello)) if is_stranger => {
@@ -596,7 +595,7 @@ impl Cluster {
     /// A receiver that is served says something.
     fn hear(&mut self, now: Time, transfer: u32, peer: PeerId, control: &Control<'_>) {
         let everyone = match control {
-            Control::Rack(_) if self.plant == Some(Plant::ForeignRack) => {
+            Control::Rack(_) if self.hooks.leaves_out(Step::KeepToRack) => {
                 let run = self.run_mut(transfer).expect("looked at by the caller");
                 let others = run.conns.keys().map(|stream| stream.0).filter(|other| *other != peer.0);
                 Some(Control::Rack(others.collect()))
@@ -639,7 +638,7 @@ impl Cluster {
             if run.roster.named(&name).is_some_and(|entry| !entry.is_settled()) {
                 run.removed.insert(name.clone());
             }
-            if self.plant != Some(Plant::ForgetRemoval) {
+            if !self.hooks.leaves_out(Step::EndRemoved) {
                 self.tell_roster(now, transfer, RosterInput::Remove(&name));
             }
         }
@@ -677,7 +676,7 @@ impl Cluster {
         let streams: Vec<StreamId> = run.conns.keys().copied().filter(stays).collect();
         let told = Control::Channel { channel: channel_address(run.channel), outer_len: 0 };
         for stream in streams {
-            if self.plant != Some(Plant::SilentSwitch) {
+            if !self.hooks.leaves_out(Step::SendChannel) {
                 self.tell(net, transfer, stream, &told);
             }
         }
@@ -705,7 +704,7 @@ impl Cluster {
             }
             let speaker = PeerId(own);
             let mut members: BTreeSet<PeerId> = others.iter().map(|peer| PeerId(*peer)).collect();
-            if self.plant == Some(Plant::ForeignRack) {
+            if self.hooks.leaves_out(Step::KeepToRack) {
                 members = everyone.iter().copied().filter(|peer| *peer != speaker).collect();
             }
             self.tell_sender(net.now(), transfer, SenderInput::Rack { speaker, members });

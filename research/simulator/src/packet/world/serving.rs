@@ -5,8 +5,7 @@ use super::keys::Secret;
 use super::receiver::{Part, Serving};
 use super::streams::StreamId;
 use super::{Cluster, Datagram, Owner};
-use crate::packet::swarm::Plant;
-use crate::packet::swarm::coverage as named;
+use crate::packet::hooks::{Act, Event, Step};
 use crate::packet::{Network, NodeId};
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -89,11 +88,11 @@ impl Cluster {
         };
         let Some(own) = own.filter(|_| self.listens(transfer, server)) else { return false };
         let right = self.newest_secret(transfer, server).map(|secret| secret.ticket(stream.0));
-        let is_asked = push.config.sealed && self.plant != Some(Plant::SkipTicket);
+        let is_asked = push.config.sealed && !self.hooks.leaves_out(Step::CheckTicket);
         let needed = if is_asked { Ticket::Needed(right) } else { Ticket::NotNeeded };
         let admission = Tickets::new(Handle(own.into())).judge(frame, needed);
         if matches!(admission, Admission::Foreign { .. }) {
-            self.coverage.hit(named::ATTACK_TURNED_AWAY);
+            self.hooks.see(Event::Attack(Act::TurnedAway));
         }
         admission == Admission::In
     }
@@ -101,7 +100,7 @@ impl Cluster {
     /// An end of a transfer was told another secret: one that came with a ticket of an earlier one may have
     /// been taken out since then.
     pub(super) fn drop_fetchers(&mut self, net: &mut Network<Datagram>, transfer: u32, server: Option<u32>) {
-        if self.plant == Some(Plant::KeepServing) {
+        if self.hooks.leaves_out(Step::EndFetch) {
             return;
         }
         let (newest, push) = (self.newest_secret(transfer, server), self.push(transfer));

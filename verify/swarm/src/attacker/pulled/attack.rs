@@ -7,16 +7,16 @@
 
 use super::node::doubt;
 use super::world::{Datagram, Later, World, keyring};
-use crate::packet::swarm::coverage as named;
-use crate::packet::swarm::{Coverage, Plant, Random};
-use crate::packet::world::keys::Secret;
-use crate::packet::world::{Attack, keys};
-use crate::packet::{LinkId, Network, NodeId};
+use crate::coverage as named;
+use crate::{Coverage, Plant, Random};
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use polycast_protocol::pull::{Digest, HOPS_MAX};
+use polycast_simulator::packet::world::keys::Secret;
+use polycast_simulator::packet::world::{Attack, keys};
+use polycast_simulator::packet::{LinkId, Network, NodeId};
 use polycast_types::{Duration, Handle, RangeSet, Time};
 use polycast_wire::pull::{DIGEST_LEN, Follows, HEADER_LEN, Header, Hops, Kind, Packet};
 

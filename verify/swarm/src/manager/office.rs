@@ -5,11 +5,11 @@
 //! be paused with calls that wait for it, or be cut off from the store; it may believe that it leads when it
 //! does not any more.
 
-use super::super::coverage::{self, Coverage};
-use super::super::{Plant, draw::Random};
 use super::choice::{self, Choose};
 use super::external;
 use super::store::{Changes, Outcome, Store};
+use crate::coverage::{self, Coverage};
+use crate::{Plant, draw::Random};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;

@@ -4,17 +4,19 @@
 //! the data channel away in mid-transfer; hosts crash and come back; a host that lacks something is served
 //! again over a new path.
 
+use super::coverage::Seen;
 use super::draw::{self, Random};
 use super::{Coverage, Plant};
-use crate::packet::scenario::Layout;
-use crate::packet::tcp::TcpConfig;
-use crate::packet::world::{Cluster, Datagram, Happening, Phase, PushConfig};
-use crate::packet::{Faults, LinkConfig, LinkId, Network, NodeId};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
+use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
 use polycast_planning::PlanId;
+use polycast_simulator::packet::scenario::Layout;
+use polycast_simulator::packet::tcp::TcpConfig;
+use polycast_simulator::packet::world::{Cluster, Datagram, Happening, Phase, PushConfig};
+use polycast_simulator::packet::{Faults, LinkConfig, LinkId, Network, NodeId};
 use polycast_types::{Duration, Rate, Time};
 
 /// One object on its way from a host to others.
@@ -27,6 +29,7 @@ struct Delivery {
 pub(super) struct Wire {
     net: Network<Datagram>,
     cluster: Cluster,
+    seen: Rc<Seen>,
     deliveries: Vec<Delivery>,
     /// The transfer that uses a lease.
     over: BTreeMap<PlanId, u32>,
@@ -51,10 +54,11 @@ impl Wire {
         let link = LinkConfig { queue_bytes: 256 << 10, faults, ..LinkConfig::new(rate, delay) };
         let mut cluster = Cluster::new(seed, TcpConfig::default());
         cluster.set_stop_when_done(false);
-        cluster.set_plant(plant);
+        let (seen, hooks) = crate::hooks(plant);
+        cluster.set_hooks(hooks);
         let net = layout.build(link, &[], seed).expect("nothing is changed");
         let (deliveries, over) = (Vec::new(), BTreeMap::new());
-        Wire { net, cluster, deliveries, over, resumes: BTreeMap::new(), down: BTreeSet::new() }
+        Wire { net, cluster, seen, deliveries, over, resumes: BTreeMap::new(), down: BTreeSet::new() }
     }
 
     /// Lets everything happen until then.
@@ -175,7 +179,7 @@ impl Wire {
 
     /// Returns the number of times that each event has happened.
     pub(super) fn coverage(&self) -> Coverage {
-        self.cluster.coverage()
+        self.seen.coverage()
     }
 
     /// Returns the hash and the number of the network's events, for the trace.

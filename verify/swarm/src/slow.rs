@@ -6,13 +6,13 @@
 
 use super::draw::{self, Random};
 use super::{Coverage, Plant, Verdict};
-use crate::packet::tcp::TcpConfig;
-use crate::packet::world::{Cluster, Datagram, Happening, PushConfig};
-use crate::packet::{Builder, LinkConfig, Network, NodeId, Outcome};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use polycast_protocol::push::SlowPolicy;
+use polycast_simulator::packet::tcp::TcpConfig;
+use polycast_simulator::packet::world::{Cluster, Datagram, Happening, PushConfig};
+use polycast_simulator::packet::{Builder, LinkConfig, Network, NodeId, Outcome};
 use polycast_topology::{Graph, Network as Topology};
 use polycast_types::{Duration, Rate, Time};
 
@@ -92,7 +92,8 @@ impl Case {
         };
         let mut net: Network<Datagram> = Builder::from_graph(&self.topology, link).build(self.seed);
         let mut cluster = Cluster::new(self.seed, TcpConfig::default());
-        cluster.set_plant(None);
+        let (seen, hooks) = crate::hooks(None);
+        cluster.set_hooks(hooks);
         cluster.add_push(&net, self.hosts[0], &self.hosts[1..], self.bytes, self.config.clone(), None);
         cluster.plan(&mut net, Time::ZERO, Happening::StartTransfer { transfer: 0 });
         let outcome = net.run(&mut cluster, Time::ZERO + LIVENESS);
@@ -112,6 +113,6 @@ impl Case {
         };
         let slow = push.slow_of(0).is_some();
         let trace = (net.trace_hash(), net.events());
-        Ok(Ran { finished, slow, trace, coverage: cluster.coverage() })
+        Ok(Ran { finished, slow, trace, coverage: seen.coverage() })
     }
 }

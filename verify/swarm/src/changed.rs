@@ -3,12 +3,12 @@
 
 use super::draw::Random;
 use super::{Coverage, Plant, Verdict, coverage};
-use crate::packet::world::keys::mix;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use polycast_protocol::session::{Telling, TellingInput as Input, TellingOutput as Output};
+use polycast_simulator::packet::world::keys::mix;
 use polycast_types::{Duration, Time};
 
 /// Nothing takes longer: a look of three seconds is followed by another one within a minute.

@@ -4,10 +4,9 @@
 //! Inputs are named by a `match` without a wildcard, so that a new one does not compile before it has a name
 //! here, and with its name it is in the table, where it counts as missing until a case draws it.
 
-use crate::packet::Faults;
-use crate::packet::world::Happening;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::cell::RefCell;
 use polycast_protocol::delivery::Input as DeliveryInput;
 use polycast_protocol::push::overlay::UpstreamsInput;
 use polycast_protocol::push::{ReceiverInput, SenderInput};
@@ -15,6 +14,9 @@ use polycast_protocol::rack::{CentralInput, LeafInput};
 use polycast_protocol::session::{GuestInput, RosterInput, TellingInput};
 use polycast_protocol::stream::{OrderInput, StreamsInput};
 use polycast_protocol::{leases, pull, push, rack};
+use polycast_simulator::packet::Faults;
+use polycast_simulator::packet::hooks::{Act, Event, Observer};
+use polycast_simulator::packet::world::{Happening, Taking};
 
 /// Counts by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,6 +85,81 @@ impl Coverage {
             *table.entry(name).or_default() += count;
         }
         table
+    }
+}
+
+/// Counts of the events of a world, which tells them while it runs.
+#[derive(Default)]
+pub(crate) struct Seen(RefCell<Coverage>);
+
+impl Seen {
+    /// Returns the counts so far.
+    pub(crate) fn coverage(&self) -> Coverage {
+        self.0.borrow().clone()
+    }
+}
+
+impl Observer for Seen {
+    fn see(&self, event: Event<'_>) {
+        self.0.borrow_mut().hit(name_of(event));
+    }
+}
+
+/// The name of an event of a world.
+fn name_of(event: Event<'_>) -> &'static str {
+    match event {
+        Event::Sender(input) => of_sender(input),
+        Event::Receiver(input) => of_receiver(input),
+        Event::Upstreams(input) => of_upstreams(input),
+        Event::Roster(input) => of_roster(input),
+        Event::Guest(input) => of_guest(input),
+        Event::Forwarder(input) => of_forwarder(input),
+        Event::PullSource(input) => of_pull_source(input),
+        Event::PullReceiver(input) => of_pull_receiver(input),
+        Event::Happening(happening) => of_happening(happening),
+        Event::Pages(Taking::Taken) => PAGES_TAKEN,
+        Event::Pages(Taking::Open) => PAGES_OPEN,
+        Event::Pages(Taking::Awaited) => PAGES_AWAITED,
+        Event::Attack(act) => of_act(act),
+    }
+}
+
+/// The name of an act of a world's attacker.
+fn of_act(act: Act) -> &'static str {
+    match act {
+        Act::Drops => ATTACK_DROPS,
+        Act::Delays => ATTACK_DELAYS,
+        Act::Repeats => ATTACK_REPEATS,
+        Act::Changes => ATTACK_CHANGES,
+        Act::DropsSegment => ATTACK_DROPS_SEGMENT,
+        Act::DelaysSegment => ATTACK_DELAYS_SEGMENT,
+        Act::RepeatsSegment => ATTACK_REPEATS_SEGMENT,
+        Act::ChangesSegment => ATTACK_CHANGES_SEGMENT,
+        Act::CutsIn => ATTACK_CUTS_IN,
+        Act::Replays => ATTACK_REPLAYS,
+        Act::ReplaysEarlier => ATTACK_REPLAYS_EARLIER,
+        Act::SendsChanged => ATTACK_SENDS_CHANGED,
+        Act::Injects => ATTACK_INJECTS,
+        Act::Floods => ATTACK_FLOODS,
+        Act::ForgesOne => ATTACK_FORGES_ONE,
+        Act::Calls => ATTACK_CALLS,
+        Act::SpeaksAs => ATTACK_SPEAKS_AS,
+        Act::MemberForges => ATTACK_MEMBER_FORGES,
+        Act::MemberJumps => ATTACK_MEMBER_JUMPS,
+        Act::MemberPatches => ATTACK_MEMBER_PATCHES,
+        Act::Unproven => ATTACK_UNPROVEN,
+        Act::LiesProgress => ATTACK_LIES_PROGRESS,
+        Act::LiesPosition => ATTACK_LIES_POSITION,
+        Act::Asks => ATTACK_ASKS,
+        Act::Complains => ATTACK_COMPLAINS,
+        Act::ServesWrong => ATTACK_SERVES_WRONG,
+        Act::SourceLies => ATTACK_SOURCE_LIES,
+        Act::Lacks => ATTACK_LACKS,
+        Act::Blames => ATTACK_BLAMES,
+        Act::Boasts => ATTACK_BOASTS,
+        Act::Keeps => ATTACK_KEEPS,
+        Act::Fetches => ATTACK_FETCHES,
+        Act::TurnedAway => ATTACK_TURNED_AWAY,
     }
 }
 

@@ -3,11 +3,6 @@
 
 use super::draw::{self, Random};
 use super::{Coverage, Plant, Verdict, attacker, session as sessions};
-use crate::packet::scenario::Layout;
-use crate::packet::tcp::{Growth, TcpConfig};
-use crate::packet::world::forward::{Forwarding, LabelSwitches, Relays};
-use crate::packet::world::{Cluster, Datagram, Flow, Happening, OPENS_WITHIN, Phase, PushConfig, Reader};
-use crate::packet::{Faults, LinkId, Network, NodeId, Outcome};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -16,6 +11,13 @@ use alloc::vec::Vec;
 use polycast_planning::labels::LabelPlanner;
 use polycast_planning::relays::recover_source;
 use polycast_protocol::push::SlowPolicy;
+use polycast_simulator::packet::scenario::Layout;
+use polycast_simulator::packet::tcp::{Growth, TcpConfig};
+use polycast_simulator::packet::world::forward::{Forwarding, LabelSwitches, Relays};
+use polycast_simulator::packet::world::{
+    Cluster, Datagram, Flow, Happening, OPENS_WITHIN, Phase, PushConfig, Reader,
+};
+use polycast_simulator::packet::{Faults, LinkId, Network, NodeId, Outcome};
 use polycast_topology::Failures;
 use polycast_types::{Duration, Rate, Time};
 
@@ -72,7 +74,8 @@ pub(super) fn run(
     let mut net: Network<Datagram> = layout.build(link, &[], seed).expect("nothing is changed");
     let growth = if random.one_in(2) { Growth::Reno } else { Growth::Cubic };
     let mut cluster = Cluster::new(seed, TcpConfig { growth, ..TcpConfig::default() });
-    cluster.set_plant(plant);
+    let (seen, hooks) = crate::hooks(plant);
+    cluster.set_hooks(hooks);
     let (config, mut drawn) = (config_of(random), String::new());
     let mut config = sessions::config(random, bytes, config, &mut drawn);
     if let Some(attacks) = &mut attacks {
@@ -112,12 +115,12 @@ pub(super) fn run(
         plan_hosts(random, &mut net, &mut cluster, &case, transfer);
     }
     if let Some(attacks) = attacks {
-        attacks.begin((seed, heal_at), &mut net, &mut cluster, &mut summary);
+        attacks.begin((seed, heal_at), &mut net, &mut cluster, (&mut coverage, &mut summary));
     }
     plan_storm(random, &mut net, &mut cluster, &case);
     plan_more(random, &mut net, &mut cluster, &mut case, &mut summary);
     let failure = live(&mut net, &mut cluster, &case).err();
-    coverage.merge(&cluster.coverage());
+    coverage.merge(&seen.coverage());
     Verdict { seed, case: summary, failure, trace_hash: net.trace_hash(), events: net.events(), coverage }
 }
 

@@ -3,7 +3,7 @@
 //! that a record ever had until leaders tell it up to which revision it may forget, and for a while it may be
 //! full: then it takes no record, and a record can only be removed.
 
-use super::super::draw::Random;
+use crate::draw::Random;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;

@@ -10,11 +10,7 @@
 use super::attack::Attacker;
 use super::node::Node;
 use super::receiver::{End, Host};
-use crate::packet::pull::{Group, port_of};
-use crate::packet::swarm::{Coverage, Plant, coverage};
-use crate::packet::world::keys::{self, Keyring, Secret};
-use crate::packet::world::permits::{Allowed, Manager, unix_s};
-use crate::packet::{LinkId, Network, NodeId, Packet};
+use crate::{Coverage, Plant, coverage};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
@@ -24,6 +20,10 @@ use polycast_protocol::pull::{
     Blocks, Data, Digest, Groups, Interest, NameList, ReceiverInput, Source, SourceInput, SourceOutput,
 };
 use polycast_protocol::push::Geometry;
+use polycast_simulator::packet::pull::{Group, port_of};
+use polycast_simulator::packet::world::keys::{self, Keyring, Secret};
+use polycast_simulator::packet::world::permits::{Allowed, Manager, unix_s};
+use polycast_simulator::packet::{LinkId, Network, NodeId, Packet};
 use polycast_types::{DataId, Duration, Handle, ObjectId, RangeSet, Time};
 use polycast_wire::control::{Hash, Salt};
 use polycast_wire::pull::{DIGEST_LEN, digest_len};
@@ -582,7 +582,7 @@ impl Truth {
     }
 }
 
-impl crate::packet::World for World {
+impl polycast_simulator::packet::World for World {
     type Packet = Datagram;
 
     fn arrive(&mut self, net: &mut Network<Datagram>, node: NodeId, link: LinkId, packet: Datagram) {

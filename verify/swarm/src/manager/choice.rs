@@ -1,9 +1,9 @@
 //! Fabric that a request gets, as a case expects it: the choice by estimated time (`planning::choice`) once
 //! more, from the leases and from the table of docs/planning.md, by an arithmetic of its own.
 
-use super::super::coverage::{self, Coverage};
-use super::super::draw::Random;
 use super::office::Settings;
+use crate::coverage::{self, Coverage};
+use crate::draw::Random;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;

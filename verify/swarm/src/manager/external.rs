@@ -1,8 +1,8 @@
 //! An external scheduler: in a quarter of all cases managers ask one, which answers rightly, wrongly, late,
 //! twice, to another question or not at all.
 
-use super::super::coverage::{self, Coverage};
-use super::super::draw::Random;
+use crate::coverage::{self, Coverage};
+use crate::draw::Random;
 use alloc::string::String;
 use alloc::vec::Vec;
 use polycast_planning::{RequestId, Ruling};

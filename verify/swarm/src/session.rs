@@ -2,11 +2,11 @@
 //! that cannot or may not take part, racks, paths that another one follows, and connections that break.
 
 use super::draw::{self, Random};
-use crate::packet::world::{Cluster, Datagram, Happening, Mood, Phase, PushConfig, Transfer};
-use crate::packet::{Faults, LinkId, Network, NodeId};
 use alloc::format;
 use alloc::string::String;
 use polycast_protocol::session::End;
+use polycast_simulator::packet::world::{Cluster, Datagram, Happening, Mood, Phase, PushConfig, Transfer};
+use polycast_simulator::packet::{Faults, LinkId, Network, NodeId};
 use polycast_types::{Duration, Time};
 
 /// Settings of a session: counted receivers, racks, and a path that is granted part by part.
@@ -187,7 +187,7 @@ fn span(random: &mut Random, end: Time) -> (Time, Time) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{KINDS, PULL, Plant, Random, run};
+    use crate::{KINDS, PULL, Plant, Random, run};
 
     /// The first seed that finds a planted bug and says so in these words. Other seeds may find what follows
     /// from it.

@@ -7,10 +7,10 @@
 use super::coverage::{self, Coverage};
 use super::draw::Random;
 use super::{Plant, Verdict};
-use crate::overlay::{GROUP_LEN, Host, Mood, Spots, Tamper, World};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use polycast_simulator::overlay::{GROUP_LEN, Host, Mood, Spots, Tamper, World};
 use polycast_types::{Duration, Time};
 
 /// Rates of hosts, in bytes a second.
@@ -94,7 +94,7 @@ fn spots(seed: u64, count: usize, coverage: &mut Coverage) -> Spots {
 }
 
 /// None but those that give wrong bytes are said to.
-fn blamed(hosts: &[Host], named: &crate::overlay::Named) -> Option<String> {
+fn blamed(hosts: &[Host], named: &polycast_simulator::overlay::Named) -> Option<String> {
     let is_wrong = |(at, faults): &(&usize, &alloc::collections::BTreeSet<&str>)| {
         let spoils = **at > 0 && matches!(hosts[**at - 1].mood, Mood::Spoils | Mood::Drips);
         !spoils && (faults.contains("wrong bytes") || faults.contains("foreign"))

@@ -1,3 +1,4 @@
+#![no_std]
 //! The swarm: a seed draws a whole scenario with its faults, runs it and checks what must hold: transfers by
 //! push and pull and overlays, objects that are written to meanwhile, deliveries over several paths, managers
 //! with agents, streams of messages, the controllers of racks and their feedback.
@@ -8,9 +9,13 @@
 //! nothing that was not verified counts, content ids are the object's, a label reaches no host that has left.
 //! A failure is one sentence; its seed replays it.
 
+#![warn(missing_docs)]
+
+extern crate alloc;
+
 mod attacker;
 mod changed;
-pub(crate) mod coverage;
+mod coverage;
 mod deliveries;
 mod draw;
 mod feedback;
@@ -25,10 +30,12 @@ mod session;
 mod slow;
 mod wire;
 
+use alloc::rc::Rc;
 use alloc::string::String;
 use core::ops::Range;
 pub use coverage::Coverage;
 pub use draw::Random;
+use polycast_simulator::packet::hooks::{Hooks, Step, Tamper};
 
 /// A bug that is put in on purpose, around the machines, to show that the swarm finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,6 +166,52 @@ pub enum Plant {
     DropCandidates,
     /// A member of an overlay takes groups without a look at their hashes.
     SkipHash,
+}
+
+/// The bug of a world that leaves a step out. A new step does not compile before it has one here.
+const fn without(step: Step) -> Plant {
+    match step {
+        Step::SendPatch => Plant::DropPatch,
+        Step::NameReady => Plant::ForgetReady,
+        Step::EndRemoved => Plant::ForgetRemoval,
+        Step::SendChannel => Plant::SilentSwitch,
+        Step::RequestPath => Plant::IgnoreAllowance,
+        Step::KeepToRack => Plant::ForeignRack,
+        Step::ChangeNonce => Plant::ReuseNonce,
+        Step::ChangeKey => Plant::KeepEpoch,
+        Step::InstallLabel => Plant::StaleLabel,
+        Step::InstallRelays => Plant::StaleRelays,
+        Step::CheckGroup => Plant::SkipCheck,
+        Step::CheckOlder => Plant::OldGroup,
+        Step::CheckReaders => Plant::RecycleOpen,
+        Step::AwaitReaders => Plant::RecycleAtOnce,
+        Step::CheckOffer => Plant::TakeAnything,
+        Step::CheckPermit => Plant::SkipPermit,
+        Step::CheckHeader => Plant::BelievePosition,
+        Step::CheckProof => Plant::SkipProof,
+        Step::CheckName => Plant::SkipName,
+        Step::CheckTicket => Plant::SkipTicket,
+        Step::EndFetch => Plant::KeepServing,
+        Step::DropForgery => Plant::DearForgeries,
+        Step::ReportLacks => Plant::ForgetLacks,
+    }
+}
+
+impl Tamper for Plant {
+    fn leaves_out(&self, step: Step) -> bool {
+        *self == without(step)
+    }
+}
+
+/// Counts of the events of a world, and the hooks by which it is seen and a bug planted.
+fn hooks(plant: Option<Plant>) -> (Rc<coverage::Seen>, Hooks) {
+    let seen = Rc::new(coverage::Seen::default());
+    let hooks = Hooks::observed(seen.clone());
+    let hooks = match plant {
+        Some(plant) => hooks.tampered(Rc::new(plant)),
+        None => hooks,
+    };
+    (seen, hooks)
 }
 
 /// Result of a seed.

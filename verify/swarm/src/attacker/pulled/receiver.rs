@@ -1,13 +1,13 @@
 //! A receiver, as the agents' are: it knows names from lists, opens what comes, and checks groups against
 //! hashes.
 
-use crate::packet::world::keys::{self, Keyring};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 use polycast_protocol::pull::{Blocks, Digest, Groups, Names, Receiver, ReceiverConfig, ReceiverInput};
 use polycast_protocol::push::Geometry;
+use polycast_simulator::packet::world::keys::{self, Keyring};
 use polycast_types::{Handle, Time};
 use polycast_wire::control::Hash;
 

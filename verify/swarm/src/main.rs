@@ -3,7 +3,7 @@
 //! Prints each failure with the command that replays it, a table of how often what was drawn, and a line with
 //! what was run. One seed gives one verdict, whatever the number of threads.
 
-use polycast_simulator::packet::swarm::{self, Coverage, Verdict};
+use polycast_swarm::{self as swarm, Coverage, Verdict};
 use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};

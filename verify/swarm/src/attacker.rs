@@ -11,12 +11,12 @@ mod pulled;
 use super::coverage as named;
 use super::draw::{self, Random};
 use super::{Coverage, Plant, Verdict, push};
-use crate::packet::tcp::TcpConfig;
-use crate::packet::world::{Attack, Cluster, Datagram, Happening, PushConfig};
-use crate::packet::{Builder, Faults, LinkConfig, Network, NodeId, Outcome};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use polycast_simulator::packet::tcp::TcpConfig;
+use polycast_simulator::packet::world::{Attack, Cluster, Datagram, Happening, PushConfig};
+use polycast_simulator::packet::{Builder, Faults, LinkConfig, Network, NodeId, Outcome};
 use polycast_topology::{Graph, Network as Topology};
 use polycast_types::{Duration, Rate, Time};
 
@@ -62,7 +62,7 @@ impl Draw {
         (seed, until): (u64, Time),
         net: &mut Network<Datagram>,
         cluster: &mut Cluster,
-        summary: &mut String,
+        (coverage, summary): (&mut Coverage, &mut String),
     ) {
         let random = &mut self.0;
         let receivers = cluster.push(0).receivers().len() as u64;
@@ -74,12 +74,12 @@ impl Draw {
         summary.push_str(", attacked");
         if insider.is_some() {
             summary.push_str(" from inside");
-            cluster.count(named::ATTACK_INSIDE);
+            coverage.hit(named::ATTACK_INSIDE);
         }
         if let Some(receiver) = insider.filter(|_| random.one_in(3)) {
             let at = random.time_below(until);
             cluster.plan(net, at, Happening::RemoveReceiver { transfer: 0, receiver });
-            cluster.count(named::ATTACK_REMOVED);
+            coverage.hit(named::ATTACK_REMOVED);
         }
         cluster.set_attack(net, seed, Attack { until, insider, shares_ppm, acts, floods });
     }
@@ -173,7 +173,8 @@ impl Case {
             Builder::from_graph(&self.topology, |_, _| LinkConfig { faults: Faults::NONE, ..self.link })
                 .build(self.seed);
         let mut cluster = Cluster::new(self.seed, TcpConfig::default());
-        cluster.set_plant(plant);
+        let (seen, hooks) = crate::hooks(plant);
+        cluster.set_hooks(hooks);
         cluster.add_push(&net, self.hosts[0], &self.hosts[1..], self.bytes, self.config.clone(), None);
         cluster.plan(&mut net, Time::ZERO, Happening::StartTransfer { transfer: 0 });
         let (acts, floods) = (u32::from(forgeries == Forgeries::One), forgeries == Forgeries::AsMany);
@@ -198,7 +199,7 @@ impl Case {
         let last = finished.and_then(|times| times.into_iter().max());
         let took = last.ok_or_else(|| String::from("a receiver did not get the object"))?.since(Time::ZERO);
         let forged = push.receivers().iter().map(|host| host.forged()).sum();
-        Ok(Ran { took, forged, trace: (net.trace_hash(), net.events()), coverage: cluster.coverage() })
+        Ok(Ran { took, forged, trace: (net.trace_hash(), net.events()), coverage: seen.coverage() })
     }
 }
 

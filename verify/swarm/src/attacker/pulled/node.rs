@@ -1,9 +1,7 @@
 //! A node, as the agents' are: what comes is looked at before its forwarder hears of it.
 
 use super::world::{Datagram, World};
-use crate::packet::swarm::{Plant, coverage};
-use crate::packet::world::keys;
-use crate::packet::{Network, NodeId};
+use crate::{Plant, coverage};
 use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::sync::Arc;
@@ -12,6 +10,8 @@ use polycast_protocol::pull::{
     Data, Face, Forwarder, ForwarderConfig, ForwarderInput, ForwarderOutput, HOPS_MAX, Interest, Name,
     Packet, Payload, ReceiverInput, ReceiverOutput,
 };
+use polycast_simulator::packet::world::keys;
+use polycast_simulator::packet::{Network, NodeId};
 use polycast_types::{Duration, Time};
 use polycast_wire::pull as wire;
 

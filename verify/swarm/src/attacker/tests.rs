@@ -1,6 +1,6 @@
-use super::super::{Plant, Random, command_attacked, run_attacked};
 use super::{PULLED, PULLED_ONE_IN, TIMED_ONE_IN};
-use crate::packet::swarm::{Coverage, Verdict};
+use crate::{Coverage, Verdict};
+use crate::{Plant, Random, command_attacked, run_attacked};
 use alloc::string::String;
 use alloc::vec::Vec;
 

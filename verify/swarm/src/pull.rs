@@ -3,16 +3,16 @@
 
 use super::draw::{self, Random};
 use super::{Coverage, Plant, Verdict, coverage};
-use crate::packet::pull::{Datagram, FlowConfig, Group, PullPacket, PullWorld};
-use crate::packet::tcp::TcpConfig;
-use crate::packet::world::routes::Distances;
-use crate::packet::{Builder, Faults, LinkId, Network, NodeId, Outcome, World};
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use polycast_planning::trees::TreePlanner;
 use polycast_protocol::pull::{Blocks, ForwarderConfig, Packet, ReceiverInput, SourceInput};
+use polycast_simulator::packet::pull::{Datagram, FlowConfig, Group, PullPacket, PullWorld};
+use polycast_simulator::packet::tcp::TcpConfig;
+use polycast_simulator::packet::world::routes::Distances;
+use polycast_simulator::packet::{Builder, Faults, LinkId, Network, NodeId, Outcome, World};
 use polycast_topology::{Graph, Network as Topology};
 use polycast_types::{Duration, Time};
 
@@ -75,7 +75,9 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
             group.credits = random.within(1..=64) as u32;
             let store_packets = random.magnitude(1..=4_096) as u32;
             let forwarder = |_, ports| ForwarderConfig { store_packets, ..ForwarderConfig::for_ports(ports) };
-            let inner = PullWorld::new(&topology, group.header_bytes, forwarder);
+            let mut inner = PullWorld::new(&topology, group.header_bytes, forwarder);
+            let (seen, hooks) = crate::hooks(None);
+            inner.set_hooks(&hooks);
             let skips_credits = plant == Some(Plant::SkipCredit);
             let forgets_source = plant == Some(Plant::ForgetSource);
             let mut world = Tampered { inner, topology, skips_credits, forgets_source };
@@ -83,8 +85,7 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
             Trees::begin(random, &mut net, &mut world, &group);
             world.inner.start(&mut net, &group);
             let failure = live(random, &mut net, &mut world, &group, store_packets, &mut coverage).err();
-            let nodes = (0..net.node_count()).map(|node| world.inner.node(node).coverage());
-            nodes.for_each(|counted| coverage.merge(counted));
+            coverage.merge(&seen.coverage());
             failure
         }
         Err(error) => Some(format!("no trees were planned though nothing failed: {error}")),
