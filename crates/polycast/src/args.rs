@@ -7,26 +7,27 @@ pub(crate) mod cluster;
 pub(crate) mod elsewhere;
 mod groups;
 pub(crate) mod help;
+pub(crate) mod log;
 #[cfg(feature = "pages")]
 pub(crate) mod pages;
 pub(crate) mod place;
+pub(crate) mod values;
 
 use crate::Added;
 use crate::commands::code::{self, CodeArg};
 use crate::commands::network::{OFFER_PORT, Pool};
 use crate::exit::Exit;
-use crate::logging;
 use crate::output::{self, Format};
 use crate::screen;
 use clap::error::ErrorKind;
-use clap::{
-    ArgAction, ArgMatches, Args as Arguments, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
-};
+use clap::{ArgMatches, Args as Arguments, CommandFactory, FromArgMatches, Parser, Subcommand};
+use log::LogOptions;
 use place::{ChoiceArgs, PlaceArgs, ReadArgs};
 use polycast_net::archive::Glob;
-use polycast_types::{Duration, Handle, ParseUnitError, Rate};
+use polycast_types::{Duration, Handle, Rate};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+pub(crate) use values::{NetworkArgs, SlowChoice, duration, rate_with_unit};
 
 /// `cast` runs one thread or more a receiver: beyond this, one machine is no longer a useful stage.
 const CAST_RECEIVERS_MAX: usize = 1_000;
@@ -76,34 +77,6 @@ impl Told {
     pub(crate) fn format(&self) -> Format {
         if self.json { Format::Json } else { Format::Text }
     }
-}
-
-/// What is logged.
-#[derive(Arguments, Debug)]
-pub(crate) struct LogOptions {
-    /// What to log to standard error: error, warn, info, debug, trace, or by part
-    /// (info,polycast_net=debug)
-    #[arg(long, global = true, value_name = "LEVEL", env = "POLYCAST_LOG", default_value = logging::USUAL)]
-    #[arg(display_order = 101)]
-    pub log: String,
-    /// Log more of Polycast's own parts: -v for info, -vv for debug, -vvv for trace
-    #[arg(long, short, global = true, action = ArgAction::Count, display_order = 103)]
-    pub verbose: u8,
-    /// Say nothing but results, errors and what others have to type: no progress, no notes
-    #[arg(long, short, global = true, display_order = 104, conflicts_with = "verbose")]
-    pub quiet: bool,
-    /// How log lines are written
-    #[arg(long, global = true, value_name = "FORMAT", default_value = "text", display_order = 102)]
-    pub log_format: LogFormat,
-}
-
-/// The form of log lines.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum LogFormat {
-    /// For people
-    Text,
-    /// One JSON object a line
-    Json,
 }
 
 /// The commands. Those that not every build has are in the table of `absent` too.
@@ -261,17 +234,6 @@ pub(crate) struct OfferDoor {
     pub pool: Option<Pool>,
 }
 
-/// What becomes of a receiver that is slower than the others.
-#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum SlowChoice {
-    /// All go as fast as the slowest
-    Wait,
-    /// It is given up, and the report says why
-    Drop,
-    /// The others go on, and it catches up at its own pace
-    CatchUp,
-}
-
 /// `polycast accept`
 #[derive(Arguments, Debug)]
 pub(crate) struct AcceptArgs {
@@ -361,14 +323,6 @@ pub(crate) struct SearchArgs {
     pub port: Option<u16>,
 }
 
-/// Which network.
-#[derive(Arguments, Debug)]
-pub(crate) struct NetworkArgs {
-    /// Network interface, by name or address [default: the one of the default route]
-    #[arg(long, value_name = "IF")]
-    pub interface: Option<String>,
-}
-
 /// `polycast key`
 #[derive(Arguments, Debug)]
 pub(crate) struct KeyArgs {
@@ -403,7 +357,7 @@ pub(crate) struct DoctorArgs {
     pub querier: Option<Duration>,
     #[cfg(feature = "cluster")]
     #[command(flatten)]
-    pub local: cluster::LocalArgs,
+    pub local: cluster::local::LocalArgs,
 }
 
 /// What was typed.
@@ -486,15 +440,6 @@ fn cast_receivers(text: &str) -> Result<usize, String> {
     receivers(text, CAST_RECEIVERS_MAX)
 }
 
-/// A rate with its unit: a bare number would be bits a second.
-pub fn rate_with_unit(text: &str) -> Result<Rate, String> {
-    let rate: Rate = text.parse().map_err(|error: ParseUnitError| error.to_string())?;
-    match text.trim().bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
-        true => Err(format!("'{text}' has no unit: write {text}mbit or {text}gbit")),
-        false => Ok(rate),
-    }
-}
-
 fn offer_receivers(text: &str) -> Result<usize, String> {
     receivers(text, OFFER_RECEIVERS_MAX)
 }
@@ -519,28 +464,6 @@ fn loss(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Reads `500ms`, `30s`, `2m`, `1h`, or a number of seconds.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || "write a time, such as 500ms, 30s, 2m or 1h".to_string();
-    let text = text.trim();
-    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
-    let number: f64 = text[..end].parse().map_err(|_| wrong())?;
-    let unit_nanos = match text[end..].trim() {
-        "ms" => 1e6,
-        "" | "s" => 1e9,
-        "m" | "min" => 60e9,
-        "h" => 3600e9,
-        _ => return Err(wrong()),
-    };
-    let nanos = number * unit_nanos;
-    // A thousand years is no time that anyone means.
-    if (1.0..3e19).contains(&nanos) && nanos < u64::MAX as f64 {
-        Ok(Duration(nanos as u64))
-    } else {
-        Err("it must be more than nothing, and less than centuries".into())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -548,18 +471,6 @@ mod tests {
     #[test]
     fn the_definition_is_sound() {
         Args::command().debug_assert();
-    }
-
-    #[test]
-    fn times_are_read_as_people_write_them() {
-        for (text, nanos) in
-            [("500ms", 500_000_000), ("30", 30_000_000_000), ("1.5s", 1_500_000_000), ("2m", 120_000_000_000)]
-        {
-            assert_eq!(duration(text), Ok(Duration(nanos)), "{text}");
-        }
-        for text in ["", "s", "0", "-1s", "1y", "1e99h", "99999999999999h"] {
-            assert!(duration(text).is_err(), "{text}");
-        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Ending early without leaving anything half-written.
 
+pub use crate::asked::{ask, is_asked};
 use crate::exit::{Exit, Failure};
 use crate::output;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,20 +34,8 @@ fn is_ignored(status: &str, signal: u32) -> bool {
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// Set once the user or the system has asked to end.
-static ASKED: AtomicBool = AtomicBool::new(false);
 /// Flags to set then; `None` until signals are watched.
 static FLAGS: Mutex<Option<Vec<Weak<AtomicBool>>>> = Mutex::new(None);
-
-/// Returns true once the user or the system has asked to end.
-pub fn is_asked() -> bool {
-    ASKED.load(Ordering::Relaxed)
-}
-
-/// Notes that this was asked; gives whether it was before.
-pub fn ask() -> bool {
-    ASKED.swap(true, Ordering::Relaxed)
-}
 
 /// A flag that SIGINT (Ctrl-C), SIGTERM and SIGHUP set; the second one ends the program at once.
 pub fn on_signals() -> Result<Arc<AtomicBool>, Failure> {

@@ -1,6 +1,6 @@
 //! Exit status and failures of the program.
 
-use crate::cancel;
+use crate::asked;
 use polycast_api::error::Kind;
 pub(crate) use polycast_api::error::{plain, without_numbers};
 use polycast_net::archive::ArchiveError;
@@ -80,7 +80,7 @@ impl Failure {
         match Kind::from_name(self.kind) {
             Some(Kind::Internal) => Exit::Unexpected,
             Some(Kind::TimedOut) => Exit::Late,
-            Some(Kind::Cancelled) if cancel::is_asked() => Exit::Interrupted,
+            Some(Kind::Cancelled) if asked::is_asked() => Exit::Interrupted,
             None if self.kind == AGENT_LOST => Exit::Unexpected,
             _ => Exit::Failed,
         }

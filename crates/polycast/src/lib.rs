@@ -8,6 +8,7 @@
 )]
 
 mod args;
+mod asked;
 pub mod cancel;
 mod commands;
 pub mod commit;
@@ -26,7 +27,7 @@ mod screen;
 #[cfg(feature = "cluster")]
 pub mod table;
 
-pub use args::{duration, rate_with_unit};
+pub use args::values::{duration, rate_with_unit};
 
 use exit::{Exit, Failure};
 use output::Format;

@@ -1,6 +1,6 @@
 //! Logs, on standard error.
 
-use crate::args::{LogFormat, LogOptions};
+use crate::args::log::{LogFormat, LogOptions, USUAL};
 use crate::exit::{Failure, without_numbers};
 use crate::screen;
 use polycast_types::{Printable, without_secrets};
@@ -12,9 +12,6 @@ use tracing_subscriber::fmt::{self, FormatFields, format};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
-
-/// Level of logs that the user has not asked for.
-pub(crate) const USUAL: &str = "warn";
 
 /// The same for a daemon, which also says in a line what it has done: a transfer, or that it leads now.
 const USUAL_OF_DAEMONS: &str = "warn,polycast::done=info";

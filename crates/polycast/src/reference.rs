@@ -185,7 +185,8 @@ mod page {
     }
 }
 
-#[cfg(all(test, debug_assertions))]
+#[cfg(test)]
+#[cfg(debug_assertions)]
 mod tests {
     use super::page::{errors_have_kinds, fits, read, sections};
     use crate::args::{Args, elsewhere};

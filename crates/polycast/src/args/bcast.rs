@@ -1,6 +1,6 @@
 //! The options of `polycast bcast`: those of Slurm's sbcast, so that it can take that one's place in scripts.
 
-use super::NetworkArgs;
+use super::values::NetworkArgs;
 use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 use clap::{ArgAction, Args as Arguments, ValueEnum};
 use std::path::PathBuf;
@@ -48,7 +48,7 @@ pub(crate) struct BcastArgs {
     pub ignored: IgnoredArgs,
     #[cfg(feature = "cluster")]
     #[command(flatten)]
-    pub local: super::cluster::LocalArgs,
+    pub local: super::cluster::local::LocalArgs,
 }
 
 /// Options of sbcast that change nothing here, and are taken with a note.

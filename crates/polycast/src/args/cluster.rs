@@ -1,22 +1,31 @@
 //! What can be typed for a cluster: its daemons, and what they are asked for.
 
+pub(crate) mod datacast;
+pub(crate) mod hf;
+pub(crate) mod image;
+pub(crate) mod local;
 pub(crate) mod objects;
+pub(crate) mod stream;
+pub(crate) mod warm;
+pub(crate) mod why;
 
+use super::help;
 use super::place::{ChoiceArgs, PlaceArgs};
-use super::{NetworkArgs, SlowChoice, duration, help};
-use crate::commands::cluster::datacast::DatacastArgs;
+use super::values::{NetworkArgs, SlowChoice, duration};
 use crate::commands::cluster::group::GroupArgs;
-use crate::commands::cluster::hf::HfArgs;
-use crate::commands::cluster::image::ImageArgs;
 use crate::commands::cluster::names::Which;
-use crate::commands::cluster::stream::StreamArgs;
-use crate::commands::cluster::warm::WarmArgs;
-use crate::commands::cluster::why::WhyArgs;
 use clap::{Args as Arguments, Subcommand};
+use datacast::DatacastArgs;
+use hf::HfArgs;
+use image::ImageArgs;
+pub(crate) use local::{Destinations, LocalArgs, destinations};
 use objects::{FetchArgs, PinArgs, PublishArgs, SubscribeArgs};
 use polycast_types::{Duration, ObjectId};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use stream::StreamArgs;
+use warm::WarmArgs;
+use why::WhyArgs;
 
 /// The daemons, and what the local agent is asked for.
 #[derive(Subcommand, Debug)]
@@ -408,14 +417,6 @@ pub(crate) enum AuditCommand {
     },
 }
 
-/// How to reach the local agent.
-#[derive(Arguments, Debug)]
-pub(crate) struct LocalArgs {
-    /// The agent's Unix socket [default: in the user's run-time folder]
-    #[arg(long, value_name = "PATH", env = "POLYCAST_SOCKET")]
-    pub socket: Option<PathBuf>,
-}
-
 /// `polycast send`
 #[derive(Arguments, Debug)]
 pub(crate) struct SendArgs {
@@ -562,15 +563,6 @@ pub(crate) struct RmArgs {
     pub local: LocalArgs,
 }
 
-/// Whom `send` sends to.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Destinations {
-    /// All agents that the manager knows.
-    All,
-    /// These.
-    Named(Vec<String>),
-}
-
 /// Where a range begins: `1MiB-2MiB`, `1MiB-`, or `1MiB`.
 fn first_byte(text: &str) -> Result<u64, String> {
     let wrong = || format!("'{text}' is no range of bytes, such as 1MiB-2MiB or 64MiB");
@@ -581,23 +573,6 @@ fn first_byte(text: &str) -> Result<u64, String> {
         return Err(format!("'{text}' has no bytes: it ends where it begins, or before"));
     }
     Ok(from)
-}
-
-pub(crate) fn destinations(text: &str) -> Result<Destinations, String> {
-    if text == "all" {
-        return Ok(Destinations::All);
-    }
-    let mut names: Vec<String> = Vec::new();
-    for name in text.split(',').map(str::trim) {
-        if name.is_empty() {
-            return Err("write names with commas between them, or all".into());
-        }
-        if names.iter().any(|known| known == name) {
-            return Err(format!("'{name}' is named twice"));
-        }
-        names.push(name.to_string());
-    }
-    Ok(Destinations::Named(names))
 }
 
 #[cfg(test)]
@@ -612,13 +587,5 @@ mod tests {
         for text in ["", "-5", "x", "1-x"] {
             assert!(first_byte(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn destinations_are_names_or_all() {
-        assert_eq!(destinations("all"), Ok(Destinations::All));
-        assert_eq!(destinations("a, b"), Ok(Destinations::Named(vec!["a".into(), "b".into()])));
-        assert!(destinations("a,b,a").unwrap_err().contains("'a' is named twice"));
-        assert!(destinations("a,,b").is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! Names and addresses that users need not choose, and those that they have chosen.
 
-use crate::args::NetworkArgs;
+use crate::args::values::NetworkArgs;
 use crate::exit::Failure;
 use polycast_net::interface::{self, Interface};
 use polycast_net::seal::Secret;

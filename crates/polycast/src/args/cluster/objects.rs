@@ -1,8 +1,9 @@
 //! Commands for objects that are asked for, and topics.
 
-use super::{LocalArgs, Which};
-use crate::args::duration;
+use super::local::LocalArgs;
 use crate::args::place::{PlaceArgs, ReadArgs};
+use crate::args::values::duration;
+use crate::commands::cluster::names::Which;
 use clap::Args as Arguments;
 use polycast_types::{Duration, ObjectId, Printable, without_secrets};
 use std::fmt;

@@ -5,13 +5,12 @@
 
 use super::super::push::{last_words, quoted};
 use super::{connect, runtime};
-use crate::args::cluster::{Destinations, LocalArgs, destinations};
-use crate::args::duration;
+use crate::args::cluster::datacast::DatacastArgs;
+use crate::args::cluster::local::{Destinations, LocalArgs};
 use crate::exit::{Exit, Failure, plain};
 use crate::output::{self, Format};
-use clap::Args as Arguments;
 use polycast_api::error::Kind;
-use polycast_types::{Duration, Printable};
+use polycast_types::Printable;
 use serde_json::{Value, json};
 use std::io::Read as _;
 use std::process::{Command, Stdio};
@@ -23,45 +22,6 @@ const SHELLS_MAX: usize = 32;
 const CONNECT_WITHIN_S: u32 = 10;
 /// Bytes of a document that a far end may print.
 const DOCUMENT_MAX: u64 = 64 << 20;
-
-/// `polycast datacast`
-#[derive(Arguments, Debug)]
-pub(crate) struct DatacastArgs {
-    /// The host that has the file or directory, and the path there. Where HOST is the name of this machine's
-    /// agent no shell is needed
-    #[arg(long, value_name = "[USER@]HOST:PATH")]
-    source: String,
-    /// The receiving agents' names, or all
-    #[arg(long, value_name = "NAME,NAME|all", value_parser = destinations)]
-    to: Destinations,
-    /// A directory on each receiver that gets the object under its own name [default: it stays in the stores
-    /// of their agents]
-    #[arg(long, value_name = "DIR")]
-    out: Option<String>,
-    /// Replace what is in the directory already
-    #[arg(long, requires = "out", conflicts_with = "update")]
-    force: bool,
-    /// Bring what is in the directory already up to date
-    #[arg(long, requires = "out")]
-    update: bool,
-    /// The fabric that is to carry it, if it can, by its name in the manager's settings
-    #[arg(long, value_name = "NAME", default_value = "datacast")]
-    fabric: String,
-    /// No other fabric is to carry it: without it the command fails
-    #[arg(long)]
-    or_fail: bool,
-    /// Receivers that are not done by then have failed (30s, 10m)
-    #[arg(long, value_name = "T", value_parser = duration)]
-    timeout: Option<Duration>,
-    /// The command that opens a shell on a host, with its options; HOST and a script are put behind it
-    #[arg(long, short = 'e', value_name = "COMMAND", default_value = "ssh", allow_hyphen_values = true)]
-    ssh: String,
-    /// This program on the hosts
-    #[arg(long, value_name = "FILE", default_value = "polycast")]
-    program: String,
-    #[command(flatten)]
-    local: LocalArgs,
-}
 
 /// Runs it.
 pub(super) fn run(args: &DatacastArgs, format: Format) -> Result<Exit, Failure> {

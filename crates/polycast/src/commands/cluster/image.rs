@@ -4,10 +4,10 @@ mod hosts;
 
 use super::hf::send_on;
 use super::runtime;
-use crate::args::cluster::{Destinations, LocalArgs, destinations};
+use crate::args::cluster::image::{ImageArgs, ImageCommand, PullArgs};
+use crate::args::cluster::local::Destinations;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
-use clap::{Args as Arguments, Subcommand};
 use futures_util::stream::{self, StreamExt as _};
 use polycast_api::client::{AgentClient, default_socket};
 use polycast_gateway::{Image, ImagePuller, PulledBlob};
@@ -16,37 +16,6 @@ use serde_json::{Value, json};
 
 /// Layers on their way at a time.
 const LAYERS_MAX: usize = 8;
-
-/// `polycast image`
-#[derive(Arguments, Debug)]
-pub(crate) struct ImageArgs {
-    #[command(subcommand)]
-    command: ImageCommand,
-}
-
-#[derive(Subcommand, Debug)]
-enum ImageCommand {
-    /// Get an image's manifests and layers into the local agent's store, and those of others
-    Pull(PullArgs),
-    /// Tell containerd on this machine of the agent's mirror, in the hosts.toml of each registry
-    Hosts(hosts::HostsArgs),
-}
-
-/// `polycast image pull`
-#[derive(Arguments, Debug)]
-struct PullArgs {
-    /// The image as runtimes name it; http:// before a registry that has no TLS
-    #[arg(value_name = "[REGISTRY/]NAME[:TAG|@DIGEST]")]
-    image: String,
-    /// Put it into the stores of these agents, too: their names, or all
-    #[arg(long, value_name = "NAME,NAME|all", value_parser = destinations)]
-    to: Option<Destinations>,
-    /// The platform, of an image that there is for several [default: that of this machine]
-    #[arg(long, value_name = "OS/ARCHITECTURE")]
-    platform: Option<String>,
-    #[command(flatten)]
-    local: LocalArgs,
-}
 
 /// The platform of this machine in the words of registries.
 fn own_platform() -> String {

@@ -1,14 +1,13 @@
 //! `polycast stream`: messages from one host to many, beside objects (Orca section 4).
 
 use super::{Ending, connect, in_session, runtime};
-use crate::args::cluster::LocalArgs;
-use crate::args::{duration, help};
+use crate::args::cluster::local::LocalArgs;
+use crate::args::cluster::stream::{RecvArgs, StreamArgs, StreamCommand};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
-use clap::{Args as Arguments, Subcommand};
 use polycast_api::agent::Message;
 use polycast_api::client::{ClientError, Received, Session};
-use polycast_types::{AppId, Duration, format_bytes};
+use polycast_types::{AppId, format_bytes};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::{self, BufRead as _, Write as _};
@@ -21,54 +20,6 @@ const BATCH_MAX: usize = 256;
 const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Messages that `recv --json` keeps for its document.
 const KEPT_MAX: u64 = 1 << 20;
-
-/// `polycast stream`
-#[derive(Arguments, Debug)]
-pub(crate) struct StreamArgs {
-    #[command(subcommand)]
-    command: StreamCommand,
-}
-
-#[derive(Subcommand, Debug)]
-enum StreamCommand {
-    /// Make a stream that this machine sends and others can join
-    Create(NameArgs),
-    /// Send every line of standard input as a message
-    Send(NameArgs),
-    /// Join a stream, and print its messages as lines
-    Recv(RecvArgs),
-    /// Leave a stream: all who receive it on this machine end
-    Leave(NameArgs),
-    /// End a stream that was made here
-    End(NameArgs),
-    /// List the streams of the cluster
-    Ls(LocalArgs),
-}
-
-#[derive(Arguments, Debug)]
-struct NameArgs {
-    /// The stream's name
-    #[arg(value_name = "NAME")]
-    name: String,
-    #[command(flatten)]
-    local: LocalArgs,
-}
-
-#[derive(Arguments, Debug)]
-#[command(after_long_help = help::STREAM_RECV_MORE)]
-struct RecvArgs {
-    /// The stream's name
-    #[arg(value_name = "NAME")]
-    name: String,
-    /// End after so many messages [default: when the stream ends, or at Ctrl-C]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    count: Option<u64>,
-    /// How long a message waits for those before it (500ms, 1s), where packets may overtake each other
-    #[arg(long, value_name = "T", value_parser = duration)]
-    hold: Option<Duration>,
-    #[command(flatten)]
-    local: LocalArgs,
-}
 
 /// Runs a command of streams.
 pub(crate) fn run(args: &StreamArgs, format: Format) -> Result<Exit, Failure> {

@@ -7,12 +7,10 @@ mod key;
 
 use super::bytes::{self, Bytes};
 use super::{Ending, in_session, names, put, put_taken, runtime};
-use crate::args::cluster::{Destinations, LocalArgs, destinations};
-use crate::args::duration;
+use crate::args::cluster::warm::{CacheArgs, Engine, PullArgs, PushArgs, WarmArgs, WarmCommand};
 use crate::exit::{Exit, Failure};
 use crate::object::{self, Reading};
 use crate::output::{self, Format};
-use clap::{Args as Arguments, Subcommand, ValueEnum};
 use key::Key;
 use polycast_api::agent::{Object, TopicEvent};
 use polycast_api::client::{AgentClient, Session, Wait, default_socket};
@@ -24,36 +22,6 @@ use std::path::{Path, PathBuf};
 
 /// The time for which a cache is waited for unless the user names another.
 const WAIT: Duration = Duration::from_millis(10_000);
-
-/// `polycast warm`
-#[derive(Arguments, Debug)]
-pub(crate) struct WarmArgs {
-    #[command(subcommand)]
-    command: WarmCommand,
-}
-
-#[derive(Subcommand, Debug)]
-enum WarmCommand {
-    /// Give the cache of this machine to others
-    Push(PushArgs),
-    /// Get a cache that a machine with the same key has pushed
-    Pull(PullArgs),
-}
-
-/// Programs that compile, and keep what they have compiled.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Engine {
-    /// The folder `torch_compile_cache` of vLLM
-    Vllm,
-    /// The cache of torch.compile
-    Inductor,
-    /// The cache of Triton
-    Triton,
-    /// The cache of `FlashInfer`
-    Flashinfer,
-    /// The cache of `DeepGEMM`
-    Deepgemm,
-}
 
 impl Engine {
     fn name(self) -> &'static str {
@@ -102,62 +70,6 @@ impl Engine {
             Engine::Deepgemm => named("DG_JIT_CACHE_DIR").or_else(|| Some(home()?.join(".deep_gemm"))),
         }
     }
-}
-
-/// Options of both.
-#[derive(Arguments, Debug)]
-struct CacheArgs {
-    /// The program whose cache it is
-    #[arg(value_name = "ENGINE", value_enum)]
-    engine: Engine,
-    /// Its key: any text, or auto: GPU, driver, processor, Python, torch, the engine's version and the model
-    #[arg(long, value_name = "auto|TEXT", default_value = "auto")]
-    key: String,
-    /// The model that it was compiled for
-    #[arg(long, value_name = "NAME")]
-    model: Option<String>,
-    /// A part of the automatic key, in place of what is found; may be repeated
-    #[arg(long, value_name = "NAME=VALUE", value_parser = part)]
-    part: Vec<(String, String)>,
-    /// The folder of the cache [default: the engine's own, by its environment variables]
-    #[arg(long, value_name = "DIR")]
-    path: Option<PathBuf>,
-    /// The Python that the engine runs in
-    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
-    python: PathBuf,
-    #[command(flatten)]
-    local: LocalArgs,
-}
-
-fn part(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
-    if !key::is_part(name) || value.is_empty() || value.contains('\n') {
-        return Err(format!("no part of a key is called '{name}', or it has no value"));
-    }
-    Ok((name.to_string(), value.to_string()))
-}
-
-/// `polycast warm push`
-#[derive(Arguments, Debug)]
-struct PushArgs {
-    #[command(flatten)]
-    cache: CacheArgs,
-    /// Put it into the stores of these agents, too: their names, or all
-    #[arg(long, value_name = "NAME,NAME|all", value_parser = destinations)]
-    to: Option<Destinations>,
-}
-
-/// `polycast warm pull`
-#[derive(Arguments, Debug)]
-struct PullArgs {
-    #[command(flatten)]
-    cache: CacheArgs,
-    /// Replace a cache that is there
-    #[arg(long)]
-    replace: bool,
-    /// Do not wait longer until one begins to come (500ms, 30s) [default: 10s]
-    #[arg(long, value_name = "T", value_parser = duration)]
-    timeout: Option<Duration>,
 }
 
 impl CacheArgs {
@@ -294,6 +206,7 @@ fn tell(key: &Key, object: &Object, version: u64, folder: &Path, format: Format)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::ValueEnum as _;
 
     #[test]
     fn caches_are_where_their_engines_look() {

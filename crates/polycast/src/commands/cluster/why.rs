@@ -1,24 +1,13 @@
 //! `polycast why`: the reason why a file was read from its origin.
 
 use super::{connect, runtime};
-use crate::args::cluster::LocalArgs;
+use crate::args::cluster::why::WhyArgs;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
-use clap::Args as Arguments;
 use polycast_api::agent::{EndpointUse, OriginRead};
 use polycast_api::documents::endpoint_use;
 use polycast_types::{Printable, format_bytes};
 use serde_json::{Value, json};
-
-/// `polycast why`
-#[derive(Arguments, Debug)]
-pub(crate) struct WhyArgs {
-    /// A key (sha256:HEX), or the name of a repository or an image, as `polycast status` shows it
-    #[arg(value_name = "KEY|NAME")]
-    what: String,
-    #[command(flatten)]
-    local: LocalArgs,
-}
 
 /// Counts of a repository's or an image's files by where their bytes were, for people.
 pub(super) fn line(one: &EndpointUse) -> String {

@@ -1,9 +1,9 @@
 //! `polycast image hosts`: tells containerd of the mirror on this host, in a `hosts.toml` for each registry.
 //! What others have written there stays.
 
+use crate::args::cluster::image::HostsArgs;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
-use clap::Args as Arguments;
 use polycast_agent::daemon::AgentConfig;
 use polycast_types::Printable;
 use serde_json::json;
@@ -11,26 +11,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Lines around what this command has written in a file.
 const BEGIN: &str = "# polycast image hosts: begin\n";
 const END: &str = "# polycast image hosts: end\n";
 const FILE: &str = "hosts.toml";
-
-/// `polycast image hosts`
-#[derive(Arguments, Debug)]
-pub(super) struct HostsArgs {
-    /// The agent's settings, whose section oci names the mirror and its registries
-    #[arg(long, value_name = "FILE", required_unless_present = "undo")]
-    config: Option<PathBuf>,
-    /// The folder that containerd's config_path names
-    #[arg(long, value_name = "DIR", default_value = "/etc/containerd/certs.d")]
-    into: PathBuf,
-    /// Take out what this command has written
-    #[arg(long, conflicts_with = "config")]
-    undo: bool,
-}
 
 /// Runs `polycast image hosts`.
 pub(super) fn run(args: &HostsArgs, format: Format) -> Result<Exit, Failure> {

@@ -1,6 +1,6 @@
 //! Keys of compile caches: all that what was compiled depends on.
 
-use super::CacheArgs;
+use crate::args::cluster::warm::CacheArgs;
 use crate::exit::Failure;
 use polycast_net::hash::{bytes_hash, hex};
 use polycast_types::Printable;
@@ -9,10 +9,6 @@ use std::process::{Command, Stdio};
 
 /// Digits of the key in the name of a topic.
 const DIGITS: usize = 32;
-/// Parts besides the versions of packages.
-const PARTS: [&str; 5] = ["gpu", "driver", "processor", "python", "model"];
-/// Packages whose versions are parts.
-const PACKAGES: [&str; 5] = ["torch", "vllm", "triton", "flashinfer-python", "deep-gemm"];
 /// Instructions of processors that compilers choose code by.
 const INSTRUCTIONS: [&str; 7] = ["avx2", "avx512f", "avx512_bf16", "amx_tile", "asimd", "sve", "bf16"];
 /// Devices of graphics processors: where there is none there is no driver either.
@@ -34,11 +30,6 @@ for name in sys.argv[1:]:
 pub(super) struct Key {
     engine: &'static str,
     parts: Vec<(String, String)>,
-}
-
-/// Returns true if a key can have a part of this name.
-pub(super) fn is_part(name: &str) -> bool {
-    PARTS.contains(&name) || PACKAGES.contains(&name)
 }
 
 impl Key {
