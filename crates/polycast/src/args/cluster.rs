@@ -1,6 +1,7 @@
 //! What can be typed for a cluster: its daemons, and what they are asked for.
 
 pub(crate) mod datacast;
+pub(crate) mod group;
 pub(crate) mod hf;
 pub(crate) mod image;
 pub(crate) mod local;
@@ -12,10 +13,10 @@ pub(crate) mod why;
 use super::help;
 use super::place::{ChoiceArgs, PlaceArgs};
 use super::values::{NetworkArgs, SlowChoice, duration};
-use crate::commands::cluster::group::GroupArgs;
 use crate::commands::cluster::names::Which;
 use clap::{Args as Arguments, Subcommand};
 use datacast::DatacastArgs;
+use group::GroupArgs;
 use hf::HfArgs;
 use image::ImageArgs;
 pub(crate) use local::{Destinations, LocalArgs, destinations};

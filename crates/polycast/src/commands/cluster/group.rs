@@ -1,73 +1,16 @@
 //! `polycast group`: paths for packets that applications send themselves.
 
 use super::{connect, runtime};
-use crate::args::cluster::{Destinations, LocalArgs, destinations};
-use crate::args::{help, rate_with_unit};
+use crate::args::cluster::group::{CreateArgs, GroupArgs, GroupCommand};
+use crate::args::cluster::{Destinations, LocalArgs};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
-use clap::{Args as Arguments, Subcommand};
 use polycast_api::agent::Group;
 use polycast_api::documents;
 use polycast_types::{Printable, Rate};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-
-/// `polycast group`
-#[derive(Arguments, Debug)]
-pub(crate) struct GroupArgs {
-    #[command(subcommand)]
-    command: GroupCommand,
-}
-
-#[derive(Subcommand, Debug)]
-enum GroupCommand {
-    /// Make a group that this machine and others send to, and print its address
-    #[command(after_long_help = help::GROUP_CREATE_MORE)]
-    Create(CreateArgs),
-    /// List the groups of the cluster, with members that are away
-    Ls(LocalArgs),
-    /// Give a group back that was made here
-    Rm(NameArgs),
-}
-
-#[derive(Arguments, Debug)]
-struct NameArgs {
-    /// The group's name
-    #[arg(value_name = "NAME")]
-    name: String,
-    #[command(flatten)]
-    local: LocalArgs,
-}
-
-#[derive(Arguments, Debug)]
-struct CreateArgs {
-    /// The group's name
-    #[arg(value_name = "NAME")]
-    name: String,
-    /// The agents' names of the machines that receive
-    #[arg(long, value_name = "NAME,NAME", value_parser = members)]
-    to: Destinations,
-    /// The agents' names of the machines that send, this one among them [default: this one alone]
-    #[arg(long = "source", value_name = "NAME,NAME", value_parser = members)]
-    sources: Vec<Destinations>,
-    /// The fabric that carries it, by its name in the manager's settings [default: the best that can]
-    #[arg(long, value_name = "NAME")]
-    fabric: Option<String>,
-    /// The rate that the path must have (500mbit, 5gbit); your program keeps to what is printed
-    #[arg(long, value_name = "RATE", value_parser = rate_with_unit)]
-    rate: Option<Rate>,
-    #[command(flatten)]
-    local: LocalArgs,
-}
-
-/// Reads the names of members.
-fn members(text: &str) -> Result<Destinations, String> {
-    match destinations(text)? {
-        Destinations::All => Err("a group names its hosts, with commas between them".into()),
-        named @ Destinations::Named(_) => Ok(named),
-    }
-}
 
 /// Runs a command of groups.
 pub(crate) fn run(args: &GroupArgs, format: Format) -> Result<Exit, Failure> {
