@@ -113,9 +113,7 @@ pub(crate) fn make(out: &Path, fixed: bool, program: Option<&Path>) -> Result<Ve
     let name = format!("polycast-{version}-{}{kind}", std::env::consts::ARCH);
     let stage = tempfile::tempdir().map_err(|error| format!("cannot make a folder: {error}"))?;
     let root = stage.path().join(&name);
-    let research = Some(program.with_file_name(RESEARCH)).filter(|research| !fixed && research.is_file());
-    fill(&root, &program, research.as_deref()).map_err(|error| format!("cannot put it together: {error}"))?;
-    pages(&root, &program)?;
+    put_together(Path::new("."), &root, &program, fixed)?;
     fs::create_dir_all(out).map_err(|error| format!("cannot make {}: {error}", out.display()))?;
     let mut made = vec![pack(out, &name, stage.path(), &name)?];
     if fixed {
@@ -126,6 +124,15 @@ pub(crate) fn make(out: &Path, fixed: bool, program: Option<&Path>) -> Result<Ve
         made.extend(packages::deb(&root, out, &version, &program)?);
     }
     Ok(made)
+}
+
+/// Puts a package's files together, of a checkout and of the program: with `polycast-research` where that lies
+/// beside it and the package is not a `fixed` one.
+fn put_together(checkout: &Path, root: &Path, program: &Path, fixed: bool) -> Result<(), String> {
+    let research = Some(program.with_file_name(RESEARCH)).filter(|research| !fixed && research.is_file());
+    fill(checkout, root, program, research.as_deref())
+        .map_err(|error| format!("cannot put it together: {error}"))?;
+    pages(root, program)
 }
 
 /// The version that a program says it has.
@@ -221,7 +228,7 @@ fn missing_for_musl(
 }
 
 /// Copies what is there.
-fn fill(root: &Path, program: &Path, research: Option<&Path>) -> io::Result<()> {
+fn fill(checkout: &Path, root: &Path, program: &Path, research: Option<&Path>) -> io::Result<()> {
     let put = |from: &Path, to: &str| {
         let to = root.join(to);
         to.parent().map_or(Ok(()), fs::create_dir_all)?;
@@ -229,13 +236,13 @@ fn fill(root: &Path, program: &Path, research: Option<&Path>) -> io::Result<()> 
     };
     put(program, "usr/bin/polycast")?;
     research.map_or(Ok(()), |research| put(research, &format!("usr/bin/{RESEARCH}")))?;
-    FILES.iter().try_for_each(|(from, to)| put(Path::new(from), to))?;
-    protos(Path::new(PROTOS.0))?.iter().try_for_each(|file| {
-        let from = Path::new(PROTOS.0).join(file);
+    FILES.iter().try_for_each(|(from, to)| put(&checkout.join(from), to))?;
+    protos(&checkout.join(PROTOS.0))?.iter().try_for_each(|file| {
+        let from = checkout.join(PROTOS.0).join(file);
         put(&from, &format!("{}/{}", PROTOS.1, file.display()))
     })?;
     for folder in FOLDERS {
-        let from = Path::new("packaging").join(folder);
+        let from = checkout.join("packaging").join(folder);
         for file in files(&from)? {
             put(&from.join(&file), &format!("usr/share/polycast/{folder}/{}", file.display()))?;
         }
@@ -319,6 +326,44 @@ mod tests {
         }
         let samples = fs::read_dir(root.join("docs/scenarios")).unwrap().count();
         assert_eq!(FILES.iter().filter(|(from, _)| from.starts_with("docs/scenarios/")).count(), samples);
+    }
+
+    /// Programs that write pages and completions as `polycast` does, each with its name in it.
+    fn put_programs(folder: &Path, names: &[&str]) {
+        use std::os::unix::fs::PermissionsExt as _;
+        for name in names {
+            let script = format!(
+                "#!/bin/sh\n# {name}\ncase \"$1\" in man) mkdir -p \"$2\" && echo page > \"$2/polycast.1\";; *) echo \"$@\";; esac\n"
+            );
+            let file = folder.join(name);
+            fs::write(&file, script).unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+    }
+
+    #[test]
+    fn both_programs_are_packed_where_both_are_there() {
+        let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let (polycast, research) = ("p/usr/bin/polycast", "p/usr/bin/polycast-research");
+        for (programs, fixed, packed) in [
+            (&["polycast", RESEARCH][..], false, &[polycast, research][..]),
+            (&["polycast"], false, &[polycast]),
+            (&["polycast", RESEARCH], true, &[polycast]),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            put_programs(folder.path(), programs);
+            let root = folder.path().join("p");
+            put_together(&checkout, &root, &folder.path().join("polycast"), fixed).unwrap();
+            let archive = pack(folder.path(), "package", folder.path(), "p").unwrap();
+            let listed = words(Command::new("tar").arg("-tzf").arg(&archive)).unwrap();
+            let found: Vec<&str> = listed.lines().filter(|path| path.starts_with("p/usr/bin/p")).collect();
+            assert_eq!(found, packed, "{programs:?}, fixed: {fixed}");
+            assert!(listed.lines().any(|path| path == "p/usr/share/man/man1/polycast.1.gz"));
+            for name in found.iter().filter_map(|path| path.rsplit('/').next()) {
+                let text = fs::read_to_string(root.join("usr/bin").join(name)).unwrap();
+                assert!(text.contains(&format!("# {name}\n")), "{name} is the other one");
+            }
+        }
     }
 
     #[test]

@@ -422,7 +422,12 @@ pub(crate) fn parse(added: Option<&Added>) -> Result<Typed, Exit> {
 }
 
 fn read(typed: &[OsString], added: Option<&Added>) -> Result<Typed, clap::Error> {
-    let mut matches = tree(added).try_get_matches_from(typed)?;
+    let tree = tree(added);
+    let tree = match added {
+        Some(added) => tree.display_name(added.name),
+        None => tree,
+    };
+    let mut matches = tree.try_get_matches_from(typed)?;
     match matches.subcommand_name() {
         Some(name) if added.is_some() && elsewhere::Command::of(name).is_some() => {
             Ok(Typed::Added(Told::from_arg_matches_mut(&mut matches)?, matches))

@@ -36,6 +36,8 @@ use std::process::ExitCode;
 /// Commands that a program has in place of those for which `polycast` starts it.
 #[derive(Clone, Copy)]
 pub struct Added {
+    /// The program's name, which it says with its version.
+    pub name: &'static str,
     /// Returns a command that has them as subcommands.
     pub tree: fn() -> clap::Command,
     /// Runs the one that was typed.

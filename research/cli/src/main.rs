@@ -21,7 +21,7 @@ use output::Format;
 use polycast::{Added, cancel, commit, exit, object, output, progress, report, table};
 
 /// The commands of this program alone.
-const ADDED: Added = Added { tree, run };
+const ADDED: Added = Added { name: "polycast-research", tree, run };
 
 fn tree() -> clap::Command {
     Command::augment_subcommands(clap::Command::new("polycast"))

@@ -20,6 +20,15 @@ fn without_times(text: &str) -> String {
     plain
 }
 
+#[test]
+fn the_program_says_its_own_name_with_its_version() {
+    let ran = polycast(&["--version"]);
+    let version = env!("CARGO_PKG_VERSION");
+    let expected =
+        format!("polycast-research {version} (kernel programs: orca_switch, orca_agent, datacast)\n");
+    assert_eq!((ran.status, ran.stdout), (0, expected));
+}
+
 /// In the file, a command follows a `$`, and the line behind it is the exit status and the document. `{}` is
 /// the folder of its inputs.
 #[test]
