@@ -15,12 +15,14 @@
 //! # }
 //! ```
 
+mod addresses;
 mod assemble;
 mod bring;
 mod catalog;
 mod choice;
 mod config;
 mod convert;
+mod counters;
 mod engine;
 mod enrol;
 mod error;
@@ -30,6 +32,7 @@ mod limits;
 mod local;
 mod manager_link;
 mod objects;
+mod opened;
 mod page;
 mod place;
 mod processes;
@@ -37,6 +40,7 @@ mod removals;
 mod sends;
 mod service;
 mod sets;
+mod shared;
 mod status;
 mod store;
 mod streams;
@@ -49,7 +53,7 @@ pub use error::AgentError;
 
 use crate::forwarder::daemon::Nodes;
 use crate::label_switch::RackAgentProcess;
-use crate::transfer::{Door, Listen, Options, Sealing, SlowPolicy};
+use crate::transfer::{Door, Sealing};
 use catalog::Catalog;
 use enrol::Enrolment;
 use groups::Groups;
@@ -57,27 +61,24 @@ use invite::Invitations;
 use limits::Limits;
 use manager_link::{Identity, ManagerLink};
 use objects::Objects;
-use place::{Place, Wish};
+use place::Wish;
 use polycast_api::AGENT_DESCRIPTORS;
 use polycast_api::agent::EndpointUse;
 use polycast_api::agent::agent_server::AgentServer;
 use polycast_api::http::{Access, Metric, Token};
 use polycast_api::manager::NodeReport;
 use polycast_net::interface;
-use polycast_net::priority::Dscp;
-use polycast_net::reach::Answerer;
 use polycast_net::tls::Security;
 use polycast_net::words::WordsKey;
-use polycast_types::{Duration as Span, Location, ObjectId};
 use processes::Processes;
 use sends::Sends;
 use service::Service;
+use shared::Shared;
 use std::future::Future;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use store::Store;
 use streams::Streams;
 use tokio::sync::watch;
@@ -87,80 +88,6 @@ use tonic_reflection::server::v1::{ServerReflection, ServerReflectionServer};
 
 /// Time that transfers and calls in progress may take to end when the agent ends.
 const FAREWELL: Duration = Duration::from_secs(3);
-
-/// State shared by all parts of the agent.
-pub(crate) struct Shared {
-    pub name: String,
-    /// The listener to go on with, when the agent has moved.
-    pub moved: invite::Moved,
-    /// Passes on what comes to the control port for a transfer.
-    pub door: Door,
-    /// Sealing of connections and packets between agents.
-    pub sealing: Sealing,
-    /// The class of service of data packets.
-    pub dscp: Option<Dscp>,
-    /// Zone and rack of the host.
-    pub location: Location,
-    pub store: Store,
-    pub limits: Limits,
-    pub catalog: Arc<Catalog>,
-    pub processes: Processes,
-    pub link: ManagerLink,
-    pub engine: Arc<dyn Engine>,
-    pub counters: page::Counters,
-    pub started: Instant,
-}
-
-impl Shared {
-    /// Returns the agent's current addresses.
-    pub(crate) fn place(&self) -> Place {
-        self.link.place()
-    }
-
-    /// Address of the interface that carries the transfers.
-    pub(crate) fn interface(&self) -> IpAddr {
-        self.place().interface
-    }
-
-    /// A user here has asked for an object, and is told where it is.
-    pub(crate) fn used(&self, id: ObjectId) {
-        if self.catalog.touch(id) {
-            self.store.note_use(id, SystemTime::now());
-        }
-    }
-
-    /// Account of this host for those who look at the cluster.
-    fn account(&self, sending: usize) -> NodeReport {
-        let (objects, receiving) = self.catalog.counts();
-        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        NodeReport {
-            version: env!("CARGO_PKG_VERSION").to_string(),
-            store_used_bytes: self.catalog.stored_bytes(None),
-            store_max_bytes: self.limits.most(),
-            store_free_bytes: self.store.free_bytes().unwrap_or(0),
-            objects: objects as u64,
-            sending: count(sending),
-            receiving: count(receiving),
-            uptime_seconds: self.started.elapsed().as_secs(),
-            rack: self.location.rack.clone(),
-            zone: self.location.zone.clone(),
-            ..NodeReport::default()
-        }
-    }
-
-    /// Settings of a transfer that its caller has not chosen.
-    pub(crate) fn default_options(&self) -> Options {
-        Options {
-            // Agents that are there answer at once; those that are not must not keep the others waiting.
-            join_timeout: Span::from_secs(10),
-            slow: SlowPolicy::SHIPPED,
-            listen: Listen::Shared(self.door.clone()),
-            sealing: self.sealing.clone(),
-            dscp: self.dscp,
-            ..Options::default()
-        }
-    }
-}
 
 /// Returns the agent's proof of its name, and its origin if a manager's authority issued it.
 async fn shown(config: &AgentConfig) -> Result<(Option<Enrolment>, Option<Security>), AgentError> {
@@ -272,7 +199,7 @@ impl Agent {
         let link = ManagerLink::new(&config.manager, me, (sealing.security(), &config.manager_name))?;
         let shared = Arc::new(Shared {
             name,
-            moved: invite::Moved::default(),
+            moved: shared::Moved::default(),
             door: Door::new(place.control),
             sealing,
             dscp: config.class()?,
@@ -283,7 +210,7 @@ impl Agent {
             processes: Processes::new(config.processes_max),
             link,
             engine,
-            counters: page::Counters::default(),
+            counters: counters::Counters::default(),
             started: Instant::now(),
         });
         if let Some(warning) = shared.limits.warning(&shared.store) {
@@ -484,24 +411,6 @@ async fn expire(shared: Arc<Shared>, mut ending: watch::Receiver<bool>) {
     }
 }
 
-/// A thread that answers `polycast doctor` of other hosts; it ends when this is dropped.
-struct Answering(Arc<AtomicBool>);
-
-impl Answering {
-    fn start(shared: &Shared) -> Self {
-        let ends = Arc::new(AtomicBool::new(false));
-        let ended = Arc::clone(&ends);
-        match Answerer::open(shared.interface(), &shared.name) {
-            Ok(answerer) => {
-                std::thread::spawn(move || answerer.run(&|| ended.load(Ordering::Relaxed), &mut |_, _| {}));
-            }
-            // Transfers do not need it.
-            Err(error) => tracing::info!(%error, "no answers for the doctors of other machines"),
-        }
-        Answering(ends)
-    }
-}
-
 /// A thread that keeps the agent where its interface is. When this has been dropped it uses the agent no
 /// more: its store may be another one's.
 struct Following(Arc<Mutex<bool>>);
@@ -518,12 +427,6 @@ impl Following {
 impl Drop for Following {
     fn drop(&mut self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
-    }
-}
-
-impl Drop for Answering {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 

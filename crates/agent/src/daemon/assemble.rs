@@ -1,12 +1,12 @@
 //! Objects that are made from others in the store, such as what was got from an origin by its key: they get
 //! another name in the file system, and no byte is copied where that has hard links.
 
-use super::Shared;
 use super::catalog::{Available, Part, Receive, Send, Set, Snapshot};
 use super::convert;
 use super::objects::{Shape, store_bytes};
 use super::sends::open;
 use super::sets::forget_files;
+use super::shared::Shared;
 use super::store::{Arrived, Description, check_bytes};
 use super::users::User;
 use polycast_api::agent::{AssembleRequest, AssembledFile, Object};

@@ -1,8 +1,8 @@
 //! Bytes that pass over the socket, for users who do not see the same paths as the agent.
 
-use super::Shared;
 use super::convert;
 use super::objects::{Digest, Expected, Shape, store};
+use super::shared::Shared;
 use super::users::User;
 use polycast_api::agent::{Object, ObjectKind as Kinds, PutRequest, TakeResponse};
 use polycast_api::error::{Kind, Refusal};

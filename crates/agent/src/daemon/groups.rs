@@ -6,8 +6,8 @@
 
 mod kept;
 
-use super::Shared;
 use super::manager_link::{GroupPath, GroupWanted};
+use super::shared::Shared;
 use super::users::User;
 use kept::Kept;
 use polycast_api::agent::{self as api, CreateGroupRequest};

@@ -2,12 +2,11 @@
 
 mod delta;
 
-pub(super) use delta::Threads;
-
 use self::delta::Base;
-use super::Shared;
 use super::catalog::{Coming, Confirm, Ending, Receive, Send};
+use super::opened::Guarded;
 use super::sets;
+use super::shared::Shared;
 use super::store::{Arrived, Description};
 use super::users::User;
 use crate::transfer::clock::wait;
@@ -55,21 +54,6 @@ const SIGN_INTERVAL: Duration = Duration::from_secs(1);
 const SAY_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of the checks whether it has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-
-/// Place for the agent's listener when the agent has moved.
-#[derive(Debug, Default)]
-pub(crate) struct Moved(Mutex<Option<TcpListener>>);
-
-impl Moved {
-    /// It is to be listened here from now on.
-    pub(super) fn put(&self, listener: TcpListener) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(listener);
-    }
-
-    fn take(&self) -> Option<TcpListener> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
 
 /// The agent's control listener.
 pub(super) struct Invitations {
@@ -450,7 +434,7 @@ fn held(shared: &Shared, invitation: &Invitation) -> Option<Answer> {
         return None;
     }
     let path = guard.object().added_from.clone().unwrap_or_else(|| shared.store.path(invitation.object));
-    let bytes = super::sends::open(guard.object(), &path).ok()?;
+    let bytes = super::opened::open(guard.object(), &path).ok()?;
     let held = Held { object: invitation.object, length, root, bytes };
     Some(Answer::Confirm(Some(guard), held, shared.catalog.ending().ok()?))
 }
@@ -498,40 +482,6 @@ fn older_versions(shared: &Arc<Shared>) -> OlderVersions {
         let open = |guard: Send| Some(Arc::new(Guarded::open(&shared, guard).ok()?) as Arc<dyn ObjectSource>);
         found.into_iter().filter_map(open).collect()
     })
-}
-
-/// An object's bytes; it stays while they are looked at.
-pub(super) struct Guarded {
-    bytes: Arc<dyn ObjectSource>,
-    _guard: Send,
-}
-
-impl Guarded {
-    /// # Errors
-    /// They cannot be read, or are not those that were verified.
-    pub(super) fn open(shared: &Shared, guard: Send) -> Result<Self, Refusal> {
-        let path = guard.object.added_from.clone().unwrap_or_else(|| shared.store.path(guard.id()));
-        let bytes = super::sends::open(&guard.object, &path)?;
-        Ok(Guarded { bytes, _guard: guard })
-    }
-}
-
-impl ObjectSource for Guarded {
-    fn len(&self) -> u64 {
-        self.bytes.len()
-    }
-
-    fn is_checked_quickly(&self) -> bool {
-        self.bytes.is_checked_quickly()
-    }
-
-    fn check(&self) -> std::io::Result<()> {
-        self.bytes.check()
-    }
-
-    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
-        self.bytes.read_exact_at(buffer, offset)
-    }
 }
 
 /// Builds the receiver for the object of an invitation.

@@ -19,8 +19,8 @@ pub(super) use groups::{GroupPath, GroupWanted};
 pub(super) use lease::{FabricWish, Lease, Peer, Wanted, addresses};
 pub(super) use streams::{Audience, Listening, Published, Whereabouts};
 
+use super::addresses::Place;
 use super::error::AgentError;
-use super::place::Place;
 use hyper_util::rt::TokioIo;
 use polycast_api::PROTOCOL_VERSION;
 use polycast_api::error::{Kind, Refusal, check_version, innermost};

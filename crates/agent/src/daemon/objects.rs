@@ -19,10 +19,10 @@ pub(super) use key::{Digest, Key};
 pub(super) use ranges::Watching;
 pub(super) use serve::Outcomes;
 
-use super::Shared;
 use super::catalog::{Available, Catalog};
 use super::manager_link::{HeldObject, ManagerLink};
 use super::sends::Sends;
+use super::shared::Shared;
 use digests::Checked;
 use fetch::{Fetches, Unserved};
 use polycast_api::convert::object_id;

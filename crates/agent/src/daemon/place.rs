@@ -1,32 +1,26 @@
 //! Addresses of an agent: the interface's address, and its control port there. Both change when the
 //! interface's address does, for example when a DHCP lease has run out.
 
+pub(crate) use super::addresses::Place;
 use super::manager_link::LinkState;
-use super::{Answering, Shared};
+use super::shared::Shared;
 use crate::transfer::clock::wait;
 use polycast_net::interface;
 use polycast_net::link_watch::NetworkWatch;
+use polycast_net::reach::Answerer;
 use polycast_types::Time;
 use rustix::event::{PollFd, PollFlags};
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, TcpListener};
 use std::os::fd::AsFd;
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 /// The longest time without a look at whether the agent ends.
 const LOOK_INTERVAL: polycast_types::Duration = polycast_types::Duration::from_millis(500);
 /// Time within which related changes happen together: an address goes before another one comes.
 const SETTLE: Duration = Duration::from_millis(100);
-
-/// Addresses of an agent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
-    /// Address of the interface that carries the transfers.
-    pub interface: IpAddr,
-    /// Address that other agents reach it at.
-    pub control: SocketAddr,
-}
 
 /// Interface and port that were requested for an agent.
 #[derive(Clone, Debug)]
@@ -52,6 +46,30 @@ impl Wish {
         })?;
         let control = listener.local_addr()?;
         Ok((listener, Place { interface: address, control }))
+    }
+}
+
+/// A thread that answers `polycast doctor` of other hosts; it ends when this is dropped.
+struct Answering(Arc<AtomicBool>);
+
+impl Answering {
+    fn start(shared: &Shared) -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&ends);
+        match Answerer::open(shared.interface(), &shared.name) {
+            Ok(answerer) => {
+                std::thread::spawn(move || answerer.run(&|| ended.load(Ordering::Relaxed), &mut |_, _| {}));
+            }
+            // Transfers do not need it.
+            Err(error) => tracing::info!(%error, "no answers for the doctors of other machines"),
+        }
+        Answering(ends)
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Removing objects: here, and at other agents by way of the manager.
 
-use super::Shared;
 use super::sets;
+use super::shared::Shared;
 use super::users::User;
 use polycast_api::agent::{RemoveRequest, RemoveResponse, RemovedAt};
 use polycast_api::convert::app_id;

@@ -4,9 +4,10 @@
 mod deliver;
 mod delta;
 
-use super::Shared;
-use super::catalog::{self, Available};
+use super::catalog::{self};
 use super::manager_link::{FabricWish, addresses};
+pub(super) use super::opened::open;
+use super::shared::Shared;
 use super::users::{Holder, User};
 use crate::transfer::{Change, Options, Report, Steering};
 use deliver::Delivering;
@@ -14,11 +15,9 @@ use polycast_api::client::Receivers;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager;
 use polycast_api::report::PassedOver;
-use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
 use polycast_protocol::delivery::CHANGES_MAX;
 use polycast_types::{Duration, ObjectId};
 use std::collections::{BTreeMap, VecDeque};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -453,33 +452,4 @@ fn sorted(receivers: &Receivers) -> Option<Vec<String>> {
             Some(names)
         }
     }
-}
-
-/// Opens an object's bytes, which must not have changed since it was added.
-pub(super) fn open(object: &Available, path: &Path) -> Result<Arc<dyn ObjectSource>, Refusal> {
-    let in_place = object.added_from.is_some();
-    let wrong = |error: String| Refusal::new(Kind::Path, format!("cannot read {}: {error}", path.display()));
-    let source: Arc<dyn ObjectSource> = match object.kind {
-        ObjectKind::Directory if in_place => {
-            let tree = object.choice.open(path);
-            Arc::new(tree.map_err(|error| Refusal::new(Kind::Path, error.to_string()))?)
-        }
-        _ => {
-            if !in_place {
-                super::store::check_bytes(path)?;
-            }
-            let file = match in_place {
-                true => FileSource::open_as_it_is(path),
-                // The store notes by its times when it was used.
-                false => FileSource::open(path).map(FileSource::unchanging),
-            };
-            let file = file.map_err(|error| wrong(error.to_string()))?;
-            Arc::new(file.with_mode(object.mode).with_time(object.modified))
-        }
-    };
-    if source.len() != object.length || (in_place && source.stamp() != object.stamp) {
-        let message = format!("{} has changed since it was added", path.display());
-        return Err(Refusal::new(Kind::Path, message));
-    }
-    Ok(source)
 }

@@ -1,6 +1,5 @@
 //! The gRPC service for applications (Republic Table I).
 
-use super::Shared;
 use super::assemble;
 use super::bring;
 use super::catalog::{Available, Snapshot};
@@ -13,6 +12,7 @@ use super::processes::Call;
 use super::removals;
 use super::sends::{Sends, Standing, Watcher, Wish};
 use super::sets;
+use super::shared::Shared;
 use super::status;
 use super::streams::Streams;
 use super::users::User;

@@ -4,13 +4,13 @@
 //! order and to whom. A receiver has the set when it has the list and every file of it, with the bytes that
 //! the list names.
 
-use super::Shared;
 use super::catalog::{
     self, Available, Coming, Following, Lacking, Part, Receive, Set, Snapshot, part_id, printable,
 };
 use super::choice::Choice;
 use super::objects::{Outcomes, Shape, store_bytes};
 use super::sends::{Sends, Watcher, Wish, open};
+use super::shared::Shared;
 use super::store::{Description, Found, Store};
 use super::users::User;
 use polycast_api::agent::send_event::Event;

@@ -1,11 +1,11 @@
 //! State of the agent at one moment, for one of its users: what `polycast status` and `polycast ls` ask for,
 //! and the page shows.
 
-use super::Shared;
 use super::catalog::Snapshot;
 use super::convert;
 use super::manager_link::LinkState;
 use super::sends::Sends;
+use super::shared::Shared;
 use super::users::User;
 use polycast_api::PROTOCOL_VERSION;
 use polycast_api::agent::transfer::Direction;

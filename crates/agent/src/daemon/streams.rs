@@ -1,8 +1,8 @@
 //! Streams of messages on this host (Orca section 4): those that applications here send, and those that they
 //! hear.
 
-use super::Shared;
 use super::manager_link::{Audience, Listening, Published, Whereabouts};
+use super::shared::Shared;
 use super::users::User;
 use crate::stream::{Heard, Inbox, Message, Receiver, ReceiverOptions, Sender, Sent, Way};
 use polycast_api::agent::{self as api, ReceiveMessagesResponse, SendMessagesResponse};

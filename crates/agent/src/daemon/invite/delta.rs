@@ -1,9 +1,10 @@
 //! Objects that come as deltas (`net::delta`): the delta is received as an object is, and what is made of it
 //! and its base is kept in its place.
 
-use super::super::Shared;
 use super::super::catalog::Progress;
-use super::{Guarded, keep, more_room};
+use super::super::opened::{Guarded, Threads};
+use super::super::shared::Shared;
+use super::{keep, more_room};
 use crate::transfer::{Invitation, Keeper, Sink, TransferError, Verified};
 use polycast_net::delta::{DeltaError, apply};
 use polycast_net::hash::hex;
@@ -13,7 +14,7 @@ use polycast_types::{ObjectId, Printable};
 use polycast_wire::control::Delta;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 /// The version that a delta is against.
 pub(super) struct Base {
@@ -94,31 +95,4 @@ fn make(
         wrong => TransferError::Contradiction(Printable(&wrong.to_string()).to_string()),
     })?;
     Ok(part)
-}
-
-/// Threads of this process that code deltas, or make objects of them.
-static AT_WORK: AtomicUsize = AtomicUsize::new(0);
-
-/// Threads for one delta: those of the processors that no other delta has, since receivers wait for it; at
-/// least one.
-pub(crate) struct Threads(usize);
-
-impl Threads {
-    pub(crate) fn free() -> Self {
-        let all = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let take = |at_work: usize| all.saturating_sub(at_work).max(1);
-        let add = |at_work: usize| Some(at_work + take(at_work));
-        let before = AT_WORK.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
-        Threads(take(before.expect("there is always a next one")))
-    }
-
-    pub(crate) fn count(&self) -> usize {
-        self.0
-    }
-}
-
-impl Drop for Threads {
-    fn drop(&mut self) {
-        AT_WORK.fetch_sub(self.0, Ordering::Relaxed);
-    }
 }

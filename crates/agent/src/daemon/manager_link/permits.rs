@@ -20,7 +20,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Keys and clock that permits are checked with.
 #[derive(Debug, Default)]
-pub(in crate::daemon) struct Permits {
+pub(crate) struct Permits {
     /// Set if agents show certificates: without that a permit proves nothing.
     pub wanted: bool,
     /// Keys of the manager that last admitted this agent, and of no other.
@@ -51,7 +51,7 @@ impl Permits {
 
 /// Keys and time that the permits of others are checked with.
 #[derive(Clone, Debug)]
-pub(in crate::daemon) struct Authority {
+pub(crate) struct Authority {
     /// Keys of managers.
     pub keys: Vec<[u8; PUBLIC_LEN]>,
     /// The time of day at the manager, in seconds since 1970.
@@ -157,14 +157,14 @@ fn permission(receivers: &[String], permitted: api::Permitted) -> Result<(Permis
 impl ManagerLink {
     /// Returns the data that permits of others are checked with: keys of managers that have admitted this
     /// agent, and the time there. None before the first.
-    pub(in crate::daemon) fn authority(&self) -> Option<Authority> {
+    pub(crate) fn authority(&self) -> Option<Authority> {
         let table = self.table();
         let now_unix_s = table.permits.now_unix_s()?;
         (!table.permits.keys.is_empty()).then(|| Authority { keys: table.permits.keys.clone(), now_unix_s })
     }
 
     /// Returns the seconds by which this machine's clock is ahead of the manager's; none before the first.
-    pub(in crate::daemon) fn clock_ahead_s(&self) -> Option<i64> {
+    pub(crate) fn clock_ahead_s(&self) -> Option<i64> {
         let there_s = i64::try_from(self.table().permits.now_unix_s()?).ok()?;
         let here = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
         Some(i64::try_from(here.as_secs()).ok()? - there_s)

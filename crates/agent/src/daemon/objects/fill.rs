@@ -1,11 +1,12 @@
 //! Taking in the bytes that a process here gets from an object's origin.
 
 use super::super::catalog::Receive;
+use super::super::catalog::Snapshot;
 use super::super::convert;
 use super::super::sets;
+use super::super::shared::Shared;
 use super::super::store::{Arrived, Description};
 use super::super::users::User;
-use super::super::{Shared, catalog::Snapshot};
 use super::digests::{git_digest, hex};
 use super::fetch::{FILL_PATIENCE, Process};
 use super::key::Digest;

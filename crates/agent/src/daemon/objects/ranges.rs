@@ -1,7 +1,7 @@
 //! Parts of objects: verified bytes are told before the last one is here.
 
-use super::super::Shared;
 use super::super::catalog::{Coming, Progress};
+use super::super::shared::Shared;
 use polycast_api::agent::{ByteRange, WatchEvent};
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::store::part_path;

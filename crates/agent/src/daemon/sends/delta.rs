@@ -5,9 +5,9 @@
 //! delivery then brings the object to those who lack it (`protocol::delivery`).
 
 use super::Cancel;
-use crate::daemon::Shared;
 use crate::daemon::catalog::Available;
-use crate::daemon::invite::{Guarded, Threads};
+use crate::daemon::opened::{Guarded, Threads};
+use crate::daemon::shared::Shared;
 use crate::transfer::Report;
 use polycast_api::client::Receivers;
 use polycast_net::delta::{self, DeltaError};
