@@ -5,6 +5,8 @@ use super::bell::Bell;
 use super::clock::Clock;
 use super::entrance::{Calls, Entrance, host_name};
 use super::error::kind_of;
+use super::fresh::fresh_salt;
+use super::gone::gone;
 use super::pairing::{Host, challenge, same};
 use super::strangers::Strangers;
 use super::{Change, Receivers, SourceSpec, Steering};
@@ -15,8 +17,8 @@ use polycast_net::object::ObjectSource;
 use polycast_net::tls::Security;
 use polycast_protocol::push::Geometry;
 use polycast_protocol::session::{
-    Entry, Expected, Gone, Goodbye, GuestId, Roster, RosterConfig, RosterInput as Input,
-    RosterOutput as Output, Verdicts, Why,
+    Entry, Expected, Goodbye, GuestId, Roster, RosterConfig, RosterInput as Input, RosterOutput as Output,
+    Verdicts, Why,
 };
 use polycast_types::{Handle, Location, RangeSet};
 use polycast_wire::control::{Control, Hash, Hello, Offered, Overlay, Salt, proven_group};
@@ -704,55 +706,4 @@ fn turn_away(mut stream: FrameStream, why: &str) {
     // One that does not hear this notices that the connection ends.
     let _ = stream.send(&Control::Refuse(why));
     stream.finish();
-}
-
-/// Random bytes that cannot be foreseen.
-pub(super) fn fresh_salt() -> Salt {
-    let mut salt = Salt::default();
-    // The system's generator is there since it was started, and gives so few bytes whole.
-    let got = rustix::rand::getrandom(&mut salt, rustix::rand::GetRandomFlags::empty());
-    assert_eq!(got, Ok(salt.len()), "the system gives random bytes");
-    salt
-}
-
-/// A number that cannot be foreseen.
-pub(super) fn fresh_number() -> u64 {
-    let salt = fresh_salt();
-    salt[..8].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
-}
-
-/// Returns the way in which a connection has ended.
-pub(super) fn gone(error: FrameError) -> Gone {
-    match error {
-        FrameError::Closed => Gone::Closed,
-        FrameError::Wire(error) => Gone::Foreign(error),
-        FrameError::Io(error) => broken(&error),
-        FrameError::Seal(error) => Gone::Broken(error.to_string()),
-    }
-}
-
-/// A process that was killed is told from one that closed its connection by nothing but what it had not read:
-/// then it is reset.
-fn broken(error: &io::Error) -> Gone {
-    match error.kind() {
-        io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted | io::ErrorKind::BrokenPipe => {
-            Gone::Closed
-        }
-        _ => Gone::Broken(error.to_string()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_that_was_killed_went_away_whatever_it_had_not_read() {
-        for kind in
-            [io::ErrorKind::ConnectionReset, io::ErrorKind::ConnectionAborted, io::ErrorKind::BrokenPipe]
-        {
-            assert_eq!(gone(FrameError::Io(kind.into())), Gone::Closed);
-        }
-        assert!(matches!(gone(FrameError::Io(io::ErrorKind::TimedOut.into())), Gone::Broken(_)));
-    }
 }

@@ -4,8 +4,8 @@ mod tries;
 
 use super::clock::{Clock, wait};
 use super::code::Code;
-use super::control::fresh_salt;
-use super::error::TransferError;
+use super::error::{Offers, TransferError};
+use super::fresh::fresh_salt;
 use super::link::connect;
 use super::pairing::{self, NotPaired, Pairing, same};
 use super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous, Sealing, receive};
@@ -109,39 +109,29 @@ impl Announced {
         if same { Ok(()) } else { Err(other()) }
     }
 
-    fn write(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
+    /// Returns its line, under this name.
+    fn in_words(&self, name: &str) -> String {
         let len = format_bytes(self.object_len);
         let (name, host) = (Printable(name), Printable(&self.host));
         if self.name.is_empty() {
-            return write!(
-                f,
-                "something sealed from {} ({host}), handle {:016x}",
-                self.address, self.handle.0
-            );
+            return format!("something sealed from {} ({host}), handle {:016x}", self.address, self.handle.0);
         }
-        write!(f, "{name} ({len}) from {} ({host}), handle {:016x}", self.address, self.handle.0)
+        format!("{name} ({len}) from {} ({host}), handle {:016x}", self.address, self.handle.0)
     }
 }
 
 impl fmt::Display for Announced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.write(f, &self.name)
+        f.write_str(&self.in_words(&self.name))
     }
 }
 
-/// Several offers, in a line.
-#[derive(Debug)]
-pub struct Offers(Vec<Announced>);
-
-impl fmt::Display for Offers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} offers are on air: ", self.0.len())?;
-        for (at, offer) in self.0.iter().take(NAMED_MAX).enumerate() {
-            f.write_str(if at > 0 { "; " } else { "" })?;
-            offer.write(f, &offer.name.chars().take(NAME_CHARS).collect::<String>())?;
-        }
-        f.write_str(if self.0.len() > NAMED_MAX { "; and others" } else { "" })
-    }
+/// These offers, in a line.
+fn in_a_line(all: &[Announced]) -> Offers {
+    let name = |offer: &Announced| offer.name.chars().take(NAME_CHARS).collect::<String>();
+    let named = all.iter().take(NAMED_MAX).map(|offer| offer.in_words(&name(offer))).collect::<Vec<_>>();
+    let others = if all.len() > NAMED_MAX { "; and others" } else { "" };
+    Offers(format!("{} offers are on air: {}{others}", all.len(), named.join("; ")))
 }
 
 /// Opens the discovery socket on an interface.
@@ -638,7 +628,7 @@ impl<'a> Seeker<'a> {
                     Some((_, only)) if offers.is_empty() || self.takes_any => Ok(only),
                     first => {
                         let all = first.into_iter().chain(offers).map(|(_, offer)| offer);
-                        Err(TransferError::SeveralOffers(Offers(all.collect())))
+                        Err(TransferError::SeveralOffers(in_a_line(&all.collect::<Vec<_>>())))
                     }
                 };
             }

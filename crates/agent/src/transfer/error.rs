@@ -1,6 +1,5 @@
 //! Reasons why a transfer as a whole fails, in a sentence each.
 
-use super::discovery::Offers;
 use polycast_api::error::Kind;
 use polycast_net::archive::ArchiveError;
 use polycast_net::file_system::is_full;
@@ -10,8 +9,19 @@ use polycast_net::port_in_use::PortInUse;
 use polycast_net::store::StoreError;
 use polycast_protocol::session::{Goodbye, NotCalledFor, Why};
 use polycast_types::{Duration, Printable, format_bytes};
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+
+/// Several offers, in a line.
+#[derive(Debug)]
+pub struct Offers(pub(super) String);
+
+impl fmt::Display for Offers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
 
 /// A transfer that failed as a whole; single receivers that failed are in the report.
 #[derive(Debug, thiserror::Error)]

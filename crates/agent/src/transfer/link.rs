@@ -2,9 +2,9 @@
 //! decides (`protocol::session`).
 
 use super::clock::Clock;
-use super::control::gone;
 use super::discovery::{Announced, show};
 use super::error::TransferError;
+use super::gone::gone;
 use super::{ReceiverSpec, Rendezvous};
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::seal::Secret;

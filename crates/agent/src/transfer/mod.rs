@@ -23,6 +23,8 @@ mod discovery;
 pub(crate) mod door;
 mod entrance;
 mod error;
+mod fresh;
+mod gone;
 #[cfg(test)]
 mod hostile_tests;
 mod invite;
@@ -59,10 +61,10 @@ pub use error::TransferError;
 pub use invite::Invitation;
 pub(crate) use invite::{TIMEOUT as ANSWER_WITHIN, answer, permit_of};
 pub use older::OlderVersions;
+pub(crate) use place::kind_of;
 pub use polycast_protocol::session::{Called, Permitted};
 #[cfg(feature = "cluster")]
 pub use pull::{PreparedPull, deliver_pull, fetch, prepare_pull};
-pub(crate) use receiver::kind_of;
 pub use receiver::receive;
 pub use source::{Prepared, Seekers, deliver, prepare};
 pub use steering::{Change, ControlStep, Fared, NextPath, PathNews, Permission, Rest, RouteChange, Steering};

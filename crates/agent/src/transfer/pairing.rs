@@ -9,9 +9,9 @@
 //! receiver has the secret.
 
 use super::code::{Code, OfferCode};
-use super::control::fresh_salt;
 use super::discovery::{Patience, question};
 use super::error::TransferError;
+use super::fresh::fresh_salt;
 use super::link::connect;
 use polycast_net::frames::FrameStream;
 use polycast_net::hash::keyed_hash;

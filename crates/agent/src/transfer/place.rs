@@ -2,7 +2,6 @@
 
 use super::error::TransferError;
 use super::link::Link;
-use super::receiver::kind_of;
 use super::{Sink, Verified};
 use polycast_net::archive;
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
@@ -126,5 +125,14 @@ fn settle(part: PartFile, target: &Path, sink: &Sink, object: &Verified) -> Resu
         (Sink::At { .. } | Sink::Into { .. }, ObjectKind::File | ObjectKind::Set) => {
             Ok(part.commit(object.mode, object.modified)?)
         }
+    }
+}
+
+/// Returns the kind of the object, as WELCOME reports it.
+pub(crate) fn kind_of(offer: &Offer) -> ObjectKind {
+    match offer.form {
+        Form::File => ObjectKind::File,
+        Form::Directory => ObjectKind::Directory,
+        Form::Set => ObjectKind::Set,
     }
 }

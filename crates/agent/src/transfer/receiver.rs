@@ -12,7 +12,7 @@ use super::door::Side;
 use super::error::TransferError;
 use super::link::{Link, error_of};
 use super::older::{InPart, Looking};
-use super::place::{leave, make_room, present, put_in_place, verified};
+use super::place::{kind_of, leave, make_room, present, put_in_place, verified};
 use super::serve::{Served, Supply};
 use super::strangers::Strangers;
 use super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous, trace};
@@ -158,16 +158,7 @@ fn only_of(source: Option<IpAddr>, handle: Handle, outer_len: u8) -> Only {
     Only { source, handle, outer: Outer::Bytes(outer_len) }
 }
 
-/// Returns the kind of the object, as WELCOME reports it.
-pub(crate) fn kind_of(offer: &Offer) -> ObjectKind {
-    match offer.form {
-        Form::File => ObjectKind::File,
-        Form::Directory => ObjectKind::Directory,
-        Form::Set => ObjectKind::Set,
-    }
-}
-
-/// The same as WELCOME says it.
+/// Returns the form in which WELCOME reports a kind.
 pub(super) fn form_of(kind: ObjectKind) -> Form {
     match kind {
         ObjectKind::File => Form::File,

@@ -3,8 +3,8 @@
 
 use super::super::assembler::Check;
 use super::super::bell::Bell;
-use super::super::control::fresh_number;
 use super::super::error::TransferError;
+use super::super::fresh::fresh_number;
 use super::{FETCH_WITHIN, Input as ReceiverInput, Landing, Run, UNHASHED_MAX, ticket_for};
 use polycast_net::frames::{Block, FrameError, FrameStream};
 use polycast_protocol::push::overlay::{

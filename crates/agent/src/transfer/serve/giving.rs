@@ -2,7 +2,7 @@
 //! (`protocol::push::overlay`).
 
 use super::super::clock::Clock;
-use super::super::control::fresh_number;
+use super::super::fresh::fresh_number;
 use super::Served;
 use polycast_net::frames::FrameError;
 use polycast_protocol::push::PeerId;
