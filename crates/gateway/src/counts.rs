@@ -1,6 +1,6 @@
 //! Counts of what endpoints have answered.
 
-use crate::files::Asked;
+use crate::asked::Asked;
 use polycast_api::agent::{EndpointUse, OriginRead};
 use polycast_api::http::{Kind, Metric};
 use std::collections::BTreeMap;

@@ -1,5 +1,6 @@
 //! Files of other servers in the agent's store: there already, from another agent, or read here for all.
 
+pub(crate) use crate::asked::Asked;
 use crate::coming::{Arrived, Coming, Kept, Outcome, Stretch};
 use crate::counts::{Counts, CountsOf, Source};
 use crate::parts::{self, Early, Gathering, Giving};
@@ -34,20 +35,6 @@ const SAID_WITHIN: Duration = Duration::from_secs(2);
 const AGAIN_S: u32 = 10;
 /// Bytes from which on a file is worth two more calls, to be given while it comes.
 const FOLLOWED_LEN: u64 = 8 << 20;
-
-/// A file that a client may have.
-#[derive(Clone, Debug)]
-pub(crate) struct Asked {
-    /// `org/model file`.
-    pub shown: String,
-    /// Name that a copy gets.
-    pub name: String,
-    /// The key by which agents know it.
-    pub key: String,
-    pub size: u64,
-    /// The question by which its bytes are got from its origin.
-    pub request: Request<Vec<u8>>,
-}
 
 /// Endpoints that files are for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

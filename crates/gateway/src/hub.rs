@@ -2,8 +2,6 @@
 
 mod xet;
 
-pub(crate) use xet::is_hash;
-
 use crate::answers::{Answers, Fresh, Question};
 use crate::counts::Counts;
 use crate::door::{Admission, Visitor, asked_range, goes_on};

@@ -5,6 +5,7 @@
 //! reads then.
 
 mod answers;
+mod asked;
 mod coming;
 mod counts;
 mod door;

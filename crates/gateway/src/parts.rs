@@ -8,8 +8,8 @@
 //! The digest of a part is not known before, so that clients get bytes of parts only if they begin anew where
 //! the whole turns out to be another file.
 
+use crate::asked::Asked;
 use crate::coming::{Arrived, Kept, Stretch};
-use crate::files::Asked;
 use polycast_api::agent::fetch_event::Event;
 use polycast_api::agent::{FetchWaiting, Object, ObjectKind};
 use polycast_api::client::{AgentClient, ClientError, Fetching, Piece, Session, ToPut, Wanted};

@@ -1,6 +1,6 @@
 //! Paths that clients of the hub ask for.
 
-use crate::hub::is_hash;
+use crate::xet::is_hash;
 use axum::http::Uri;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 

@@ -1,10 +1,10 @@
 //! The hub itself, as it is asked here.
 
-use crate::files::Asked;
-use crate::hub::is_hash;
+use crate::asked::Asked;
 use crate::origin::{Answer, Proxies, Servers, answered, is_same_server, length_of, sent_on};
 use crate::place::{FilePlace, is_commit};
 use crate::trouble::{ERROR_CODE, ERROR_MESSAGE, Trouble};
+use crate::xet::is_hash;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
 use std::io::{self, Read};

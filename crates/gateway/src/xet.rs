@@ -208,6 +208,11 @@ fn hex(hash: &Hash) -> String {
     })
 }
 
+/// Returns true if the text is a hash of 32 bytes.
+pub(crate) fn is_hash(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,7 +12,7 @@ use crate::files::Files;
 use crate::place::{FilePlace, PREFIX, RevisionPlace, is_commit};
 use crate::trouble::{ERROR_CODE, Trouble};
 use crate::upstream::Meta;
-use crate::xet::{CHUNK_LEN, Term, Whole, Xorb, terms};
+use crate::xet::{CHUNK_LEN, Term, Whole, Xorb, is_hash, terms};
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::Response;
@@ -374,11 +374,6 @@ fn large(entry: Option<&Map<String, Value>>) -> Option<(&str, u64)> {
 /// The name that the hub gives a file.
 fn named(entry: Option<&Map<String, Value>>) -> Option<&str> {
     entry?.get("xetHash")?.as_str().filter(|hex| is_hash(hex))
-}
-
-/// Returns true if the text is a hash of 32 bytes.
-pub(crate) fn is_hash(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 fn holds(place: &RevisionPlace) -> Duration {
