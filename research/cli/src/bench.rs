@@ -6,8 +6,8 @@ pub(super) mod replication;
 pub(super) mod streams;
 
 use crate::args::bench::{Bench, BenchArgs, BenchManagerArgs};
-use crate::exit::{Exit, Failure};
-use crate::output::{self, Format};
+use polycast::exit::{Exit, Failure};
+use polycast::output::{self, Format};
 use polycast_api::PROTOCOL_VERSION;
 use polycast_api::manager::agent_message::Message as Said;
 use polycast_api::manager::manager_client::ManagerClient;

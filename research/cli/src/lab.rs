@@ -4,12 +4,12 @@ mod compare;
 mod soak;
 
 use crate::args::help;
-use crate::exit::{Exit, Failure};
-use crate::object;
-use crate::output::{self, Format};
-use crate::progress::Progress;
-use crate::report::{self, Copies};
 use clap::{Args as Arguments, Subcommand};
+use polycast::exit::{Exit, Failure};
+use polycast::object;
+use polycast::output::{self, Format};
+use polycast::progress::Progress;
+use polycast::report::{self, Copies};
 use polycast_api::report::{ControlStep, Delivery, Report};
 use polycast_lab::compare::Way;
 use polycast_lab::failure::Failure as Broken;

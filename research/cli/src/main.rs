@@ -18,7 +18,7 @@ use args::Command;
 use clap::{ArgMatches, FromArgMatches, Subcommand};
 use exit::{Exit, Failure};
 use output::Format;
-use polycast::{Added, cancel, commit, exit, object, output, progress, report, table};
+use polycast::{Added, exit, object, output, report};
 
 /// The commands of this program alone.
 const ADDED: Added = Added { name: "polycast-research", tree, run };

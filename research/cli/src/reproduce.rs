@@ -17,11 +17,11 @@ use polycast_experiments::{Kind, Row};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::cancel;
-use crate::commit::COMMIT;
-use crate::exit::{Exit, Failure};
-use crate::output::{self, Format};
-use crate::table::Table;
+use polycast::cancel;
+use polycast::commit::COMMIT;
+use polycast::exit::{Exit, Failure};
+use polycast::output::{self, Format};
+use polycast::table::Table;
 
 /// `polycast reproduce`
 #[derive(Args, Clone, Debug)]
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &ReproduceArgs, format: Format) -> Result<Exit, Failure>
     let options = Options { quick: args.quick, seed: args.seed, threads };
     let cancel = cancel::on_signals()?;
     let told = |done: &Done| {
-        let took = crate::report::seconds(done.seconds);
+        let took = polycast::report::seconds(done.seconds);
         output::say(&format!("{} {}: {took}", done.item.paper, done.item.name));
     };
     let done = report::run(&items, &options, told, || cancel.load(Ordering::Relaxed));

@@ -23,10 +23,10 @@ use self::rows::Rows;
 use self::series::Series;
 use self::sweep::{Choice, Sweep};
 use super::plan::names;
-use crate::exit::{Exit, Failure};
-use crate::output::{self, Format};
-use crate::report::seconds;
-use crate::table::Table;
+use polycast::exit::{Exit, Failure};
+use polycast::output::{self, Format};
+use polycast::report::seconds;
+use polycast::table::Table;
 
 /// The most links in each of the tables for people.
 const LINKS_SHOWN: usize = 8;

@@ -2,9 +2,9 @@
 
 use super::streams::{Spread, measure};
 use crate::args::bench::BenchControlArgs;
-use crate::exit::{Exit, Failure};
-use crate::output::{self, Format};
-use crate::table::Table;
+use polycast::exit::{Exit, Failure};
+use polycast::output::{self, Format};
+use polycast::table::Table;
 use polycast_api::report::ControlStep;
 use polycast_api::{REQUEST_TO_PATH, REQUEST_TO_PATH_AT_SOURCE, SCHEDULING};
 use polycast_lab::measure::{Measured, Measurement, PathMade};

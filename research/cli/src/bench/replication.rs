@@ -4,9 +4,9 @@
 
 use super::streams::{Spread, measure};
 use crate::args::bench::BenchReplicationArgs;
-use crate::exit::{Exit, Failure};
-use crate::output::{self, Format};
-use crate::table::Table;
+use polycast::exit::{Exit, Failure};
+use polycast::output::{self, Format};
+use polycast::table::Table;
 use polycast_lab::measure::{Measured, Measurement, Replicated};
 use polycast_lab::spec::Spec;
 use serde_json::{Value, json};

@@ -1,9 +1,9 @@
 //! Streams of messages in a lab: killed agents of racks, and joins under load (Orca section 5.3).
 
 use crate::args::bench::{BenchJoinArgs, BenchKillArgs, BenchLabArgs};
-use crate::exit::{Exit, Failure};
 use crate::lab::failed;
-use crate::output::{self, Format};
+use polycast::exit::{Exit, Failure};
+use polycast::output::{self, Format};
 use polycast_lab::measure::{Flow, Gap, Joining, Load, Measured, Measurement};
 use polycast_lab::registry;
 use polycast_lab::spec::{Network, Spec};

@@ -6,12 +6,12 @@ use super::{
     Broken, CastOptions, Receivers, Spec, Traffic, Way, delivery_of, options_of, program, receivers,
     registry, say_notes,
 };
-use crate::exit::{Exit, Failure};
-use crate::output::{self, Format};
-use crate::progress::Progress;
-use crate::report;
-use crate::table::Table;
 use clap::Args as Arguments;
+use polycast::exit::{Exit, Failure};
+use polycast::output::{self, Format};
+use polycast::progress::Progress;
+use polycast::report;
+use polycast::table::Table;
 use polycast_lab::compare::{Stress, group_of, stress};
 use polycast_types::format_bytes;
 use serde::Serialize;

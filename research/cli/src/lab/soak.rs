@@ -3,11 +3,11 @@
 
 use super::failed;
 use super::{Spec, program, registry};
-use crate::exit::{Exit, Failure};
-use crate::output::{self, Format};
-use crate::progress::Progress;
 use crate::{object, report};
 use clap::Args as Arguments;
+use polycast::exit::{Exit, Failure};
+use polycast::output::{self, Format};
+use polycast::progress::Progress;
 use polycast_lab::soak::{Left, Memory, SoakOptions, SoakOutcome};
 use polycast_types::format_bytes;
 use serde::Serialize;

@@ -1,9 +1,9 @@
 //! `polycast plan advise`: which way to deliver in a data center, what it costs and what it saves.
 
 use super::{Answer, PlanError, dot, parts};
-use crate::report::seconds;
-use crate::table::{Table, paragraph};
 use clap::Args;
+use polycast::report::seconds;
+use polycast::table::{Table, paragraph};
 use polycast_experiments::advice::{Advice, Site, WAYS, Way};
 use polycast_experiments::report::draw;
 use polycast_experiments::report::{Axis, BarSeries, Figure};

@@ -1,8 +1,8 @@
 //! `polycast plan circuits`: groups that get optical circuits and splitters now (Blast, section III).
 
 use super::{Answer, PlanError, names, read, span, timed};
-use crate::table::{Table, paragraph};
 use clap::Args;
+use polycast::table::{Table, paragraph};
 use polycast_experiments::exact;
 use polycast_planning::circuits::{self, CircuitGroup, CircuitNetwork, CircuitSetup, Connection, PortPool};
 use polycast_topology::Hybrid;

@@ -2,8 +2,8 @@
 
 use super::advise::grouped;
 use super::{Answer, PlanError, parts};
-use crate::table::Table;
 use clap::Args;
+use polycast::table::Table;
 use polycast_planning::economics::{self, Bill, LineRate};
 use serde_json::{Value, json};
 use std::path::PathBuf;

@@ -2,8 +2,8 @@
 
 use super::dot::{DotArgs, Picture, Role};
 use super::{Answer, Damage, PlanError, names, receivers, span, timed};
-use crate::table::{Table, paragraph};
 use clap::Args;
+use polycast::table::{Table, paragraph};
 use polycast_planning::labels::pod_labels::{self, PodLabelFormat};
 use polycast_planning::labels::switches::{self, Delivery};
 use polycast_planning::labels::{LabelPlan, LabelPlanner};

@@ -14,10 +14,10 @@ mod shufflecast;
 mod topology;
 mod trees;
 
-use crate::exit::{Exit, Failure};
-use crate::output::{self, Format};
-use crate::report;
 use clap::{Args, Subcommand};
+use polycast::exit::{Exit, Failure};
+use polycast::output::{self, Format};
+use polycast::report;
 use polycast_api::settings;
 use polycast_experiments::advice::{SiteError, WAYS};
 use polycast_experiments::exact::ExactError;

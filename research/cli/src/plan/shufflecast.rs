@@ -3,8 +3,8 @@
 
 use super::dot::{DotArgs, Picture, Role};
 use super::{Answer, PlanError, names};
-use crate::table::{Table, paragraph};
 use clap::Args;
+use polycast::table::{Table, paragraph};
 use polycast_planning::relays::{self, Recovery};
 use polycast_topology::{Shufflecast, Wiring};
 use serde_json::{Value, json};

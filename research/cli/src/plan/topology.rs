@@ -2,8 +2,8 @@
 
 use super::dot::{DotArgs, Picture, Role};
 use super::{Answer, PlanError, names};
-use crate::table::paragraph;
 use clap::Args;
+use polycast::table::paragraph;
 use polycast_topology::{Graph, Network};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;

@@ -2,9 +2,9 @@
 
 use super::dot::{DotArgs, Picture, Role};
 use super::{Answer, Damage, PlanError, names, receivers, span, timed};
-use crate::output::counted;
-use crate::table::{Table, paragraph};
 use clap::Args;
+use polycast::output::counted;
+use polycast::table::{Table, paragraph};
 use polycast_planning::trees::{SteinerTree, TreePlan, TreePlanner};
 use polycast_topology::{Network, Node};
 use serde_json::{Map, Value, json};

@@ -2,7 +2,7 @@
 //! their rows say why in a sentence.
 
 use crate::bench::{self, control, replication, streams};
-use crate::exit::Failure;
+use polycast::exit::Failure;
 use polycast_experiments::lab::{
     ControlSeen, KillsSeen, LeafSeen, ManagerSeen, ReplicationLab, ReplicationSeen, Seen, figure_5d,
     figure_6a, figure_8d, manager_response, rule_update, sockets, table_2,

@@ -2,9 +2,9 @@
 
 use super::sweep::{Choice, Sweep};
 use super::{Run, SimulateArgs, create, since_start};
-use crate::exit::{Exit, Failure};
-use crate::output::{self, Format};
-use crate::report::seconds;
+use polycast::exit::{Exit, Failure};
+use polycast::output::{self, Format};
+use polycast::report::seconds;
 use polycast_types::{Time, format_bytes};
 use serde_json::Value;
 use std::fs::File;

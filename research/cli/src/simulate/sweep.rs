@@ -1,6 +1,6 @@
 //! `--sweep KEY=V1,V2`: the same scenario with other values of some keys, each with each.
 
-use crate::exit::Failure;
+use polycast::exit::Failure;
 use std::fmt::Write as _;
 use toml::{Table, Value};
 
