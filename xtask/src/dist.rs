@@ -126,8 +126,8 @@ pub(crate) fn make(out: &Path, fixed: bool, program: Option<&Path>) -> Result<Ve
     Ok(made)
 }
 
-/// Puts a package's files together, of a checkout and of the program: with `polycast-research` where that lies
-/// beside it and the package is not a `fixed` one.
+/// Puts a package's files together, of a checkout and of the program: with `polycast-research` where that
+/// lies beside it and the package is not a `fixed` one.
 fn put_together(checkout: &Path, root: &Path, program: &Path, fixed: bool) -> Result<(), String> {
     let research = Some(program.with_file_name(RESEARCH)).filter(|research| !fixed && research.is_file());
     fill(checkout, root, program, research.as_deref())
