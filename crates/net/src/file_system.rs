@@ -4,6 +4,7 @@
 //! Network shares, file systems of memory cards and many that programs provide have only a part of what Linux
 //! asks of its own. No transfer ends because of that once its bytes are here.
 
+pub use crate::file_time::time_of;
 use crate::store::StoreError;
 use polycast_types::ModificationTime;
 use rustix::fs::{
@@ -157,13 +158,6 @@ fn or_say(done: Result<(), Errno>, lack: Lack, file: impl AsFd, path: &Path) -> 
 fn timestamps(modified: ModificationTime) -> Timestamps {
     let time = Timespec { tv_sec: modified.seconds, tv_nsec: modified.nanos.into() };
     Timestamps { last_access: time, last_modification: time }
-}
-
-/// Returns the time of a file's last change.
-#[must_use]
-pub fn time_of(metadata: &fs::Metadata) -> ModificationTime {
-    let nanos = u32::try_from(metadata.mtime_nsec()).unwrap_or(0);
-    ModificationTime { seconds: metadata.mtime(), nanos }
 }
 
 /// The permissions that the kernel gives a new file or folder in `folder` where a program asks for these: the

@@ -14,6 +14,7 @@ pub mod delta;
 #[cfg(feature = "cluster")]
 pub mod devices;
 pub mod file_system;
+mod file_time;
 pub mod frames;
 pub mod hash;
 pub mod heap;

@@ -2,7 +2,7 @@
 
 mod state;
 
-use crate::file_system::time_of;
+use crate::file_time::time_of;
 use crate::holes::holes_len;
 use crate::lease::is_written;
 use polycast_types::ModificationTime;

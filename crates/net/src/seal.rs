@@ -14,7 +14,7 @@
 //! Only members with the secret can read the object; two objects may never be sealed with the same secret.
 
 use crate::object::ObjectSource;
-use crate::tls::Binding;
+use crate::tls::token::Binding;
 use aes::Aes128;
 use ctr::cipher::{
     BlockCipherEncrypt, InnerIvInit, KeyInit, StreamCipher, StreamCipherCoreWrapper, StreamCipherSeek,

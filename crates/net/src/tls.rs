@@ -18,7 +18,7 @@ mod shared;
 mod stream;
 #[cfg(feature = "cluster")]
 mod talk;
-mod token;
+pub(crate) mod token;
 mod validity;
 mod watch;
 

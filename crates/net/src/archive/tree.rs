@@ -4,7 +4,7 @@ use super::ArchiveError;
 use super::format::{Entry, Kind, PATH_LEN_MAX, TRAILER_LEN, padded};
 use super::glob::Glob;
 use super::links::{LinksOut, leads_nowhere, leads_too_far};
-use crate::file_system::time_of;
+use crate::file_time::time_of;
 use crate::holes::{has_holes, holes_len};
 use crate::object::{Changed, FileState, ObjectSource, Stamp};
 use rustix::fs::{Access, Mode, OFlags};
