@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A leaf, spine or core switch of Orca (section 3.5, Algorithm 3) at the ingress of its ports. It forwards labelled
- * packets as protocol::switch does, which a test holds; everything else goes on to the host's own stack.
+ * packets as protocol::switch does, which a test holds, and takes programs' packets to the addresses that it has doors for;
+ * everything else goes on to the host's own stack.
  */
 #define PORTS_MAX 256
 
@@ -99,6 +100,21 @@ struct {
 	__type(value, struct ports);
 } entries SEC(".maps");
 
+/* What a leaf knows of a session to whose address programs send packets without a label, by session: the hosts whose packets
+ * it takes (bit n of word w stands for port 32 w + n), and the header that it puts before each. */
+struct door {
+	__u32 hosts[DOWN_MAX / 32];
+	struct header header;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct door);
+} doors SEC(".maps");
+
 /* The copies of one packet: each goes out when the next one is known, so that the last one needs no copy. */
 struct copies {
 	__u32 last;
@@ -144,10 +160,92 @@ static __always_inline void note_life(__u32 port)
 		*at = bpf_ktime_get_ns();
 }
 
+/* The bytes that are between the IP header and the program's own UDP header while a packet without a label is under way: a UDP
+ * header, and ours. */
+static __always_inline __u32 wrap_len(void)
+{
+	return UDP_LEN + FIXED_LEN + padded_label_len();
+}
+
+/* Makes a packet longer or shorter by so many bytes behind its IP header. */
+static __always_inline long resize(struct __sk_buff *skb, __s32 by)
+{
+	__be16 old_len, new_len;
+
+	if (bpf_skb_load_bytes(skb, IP_AT + 2, &old_len, sizeof(old_len)))
+		return -1;
+	if (bpf_ntohs(old_len) + by > 0xffff)
+		return -1;
+	new_len = bpf_htons(bpf_ntohs(old_len) + by);
+	if (bpf_skb_adjust_room(skb, by, BPF_ADJ_ROOM_NET, 0) ||
+	    bpf_skb_store_bytes(skb, IP_AT + 2, &new_len, sizeof(new_len), 0))
+		return -1;
+	return bpf_l3_csum_replace(skb, IP_CHECKSUM_AT, old_len, new_len, sizeof(new_len));
+}
+
+/* Takes out what was put before a program's packet. */
+static __always_inline long unwrap(struct __sk_buff *skb)
+{
+	/* Leafs wrap no packet that is still to be cut. */
+	if (skb->gso_size || skb->len < UDP_AT + wrap_len() + UDP_LEN)
+		return -1;
+	return resize(skb, -(__s32)wrap_len());
+}
+
+/* Puts a header before a program's packet. Of the outer UDP header only the port and the length are read. */
+static __always_inline long wrap(struct __sk_buff *skb, const struct door *door, const __u8 *front)
+{
+	/* By the IP header: a short frame is padded. */
+	__u32 udp_len = (front[IP_AT + 2] << 8 | front[IP_AT + 3]) - IP_LEN + wrap_len();
+	__u32 len = FIXED_LEN + padded_label_len();
+	__u8 udp[UDP_LEN] = { front[UDP_AT], front[UDP_AT + 1], udp_port >> 8, udp_port, udp_len >> 8, udp_len };
+
+	if (skb->gso_size || len > sizeof(door->header) || len <= FIXED_LEN || resize(skb, wrap_len()))
+		return -1;
+	if (bpf_skb_store_bytes(skb, UDP_AT, udp, sizeof(udp), 0))
+		return -1;
+	return bpf_skb_store_bytes(skb, HEADER_AT, &door->header, len, 0);
+}
+
+/* A packet without a label: a leaf takes it if it goes to the address of a session that has a door here. */
+static __always_inline int plain(struct __sk_buff *skb)
+{
+	struct copies copies = {};
+	__u8 front[HEADER_AT];
+	__u32 session, interface = skb->ifindex, *port, up;
+	const struct door *door;
+
+	if (layer != LEAF || bpf_skb_load_bytes(skb, 0, front, sizeof(front)))
+		return TC_ACT_OK;
+	if (front[12] != 0x08 || front[13] != 0x00 || front[ETHERNET_LEN] >> 4 != 4 ||
+	    front[ETHERNET_LEN + 9] != IPPROTO_UDP)
+		return TC_ACT_OK;
+	__builtin_memcpy(&session, front + IP_AT + 16, sizeof(session));
+	door = bpf_map_lookup_elem(&doors, &session);
+	if (!door)
+		return TC_ACT_OK;
+	port = bpf_map_lookup_elem(&port_of, &interface);
+	if (!port)
+		return fault(NO_PORT);
+	/* None comes from above: other leafs put labels before theirs. */
+	if (*port >= down_ports || *port >= DOWN_MAX || !(door->hosts[*port / 32] >> (*port % 32) & 1))
+		return fault(NOT_A_SOURCE);
+	add(PACKETS, 1);
+	/* A part of a datagram has no port, and options would move it. */
+	if (front[ETHERNET_LEN] != 0x45 || (front[ETHERNET_LEN + 6] & 0x3f) || front[ETHERNET_LEN + 7] ||
+	    wrap(skb, door, front))
+		return fault(MALFORMED);
+	up = field(&door->header, 1, leaf_up_bits);
+	if (up >= up_ports)
+		return fault(NO_PORT);
+	copy_to(skb, &copies, down_ports + up);
+	return finish(&copies);
+}
+
 static __always_inline int leaf(struct __sk_buff *skb, const struct header *header, __u32 port)
 {
 	struct copies copies = {};
-	__u32 zero = 0;
+	__u32 zero = 0, session = header->session;
 	const struct agents *agents = bpf_map_lookup_elem(&rack, &zero);
 
 	if (!agents)
@@ -182,6 +280,8 @@ static __always_inline int leaf(struct __sk_buff *skb, const struct header *head
 	if (!is_agent(agents, port))
 		return fault(NOT_AN_AGENT);
 	note_life(port);
+	if (bpf_map_lookup_elem(&doors, &session) && unwrap(skb))
+		return fault(MALFORMED);
 	for (__u32 host = 0; host < DOWN_MAX; host++) {
 		if (host >= down_ports)
 			break;
@@ -336,7 +436,7 @@ int orca_switch(struct __sk_buff *skb)
 
 	switch (kind) {
 	case NOT_OURS:
-		return TC_ACT_OK;
+		return plain(skb);
 	case FAULTY:
 		return TC_ACT_SHOT;
 	}

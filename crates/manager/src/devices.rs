@@ -58,7 +58,9 @@ impl DeviceId {
             DeviceCommand::RackRule { rack, .. } | DeviceCommand::RelayRule { rack, .. } => {
                 DeviceId::Tor(*rack)
             }
-            DeviceCommand::SpineEntry { .. } | DeviceCommand::LeafLabel { .. } => DeviceId::LabelSwitches,
+            DeviceCommand::SpineEntry { .. }
+            | DeviceCommand::LeafLabel { .. }
+            | DeviceCommand::LeafDoor { .. } => DeviceId::LabelSwitches,
         }
     }
 }

@@ -68,7 +68,7 @@ fn leaf() -> Result<KernelSwitch, BpfError> {
         layer: Layer::Leaf { up_bits: 2 },
         down_ports: 3,
         up_ports: 2,
-        entries_max: 0,
+        entries_max: 4,
     })
 }
 
@@ -123,8 +123,95 @@ fn a_leaf_forwards_by_labels_and_drops_what_is_wrong() {
         expect(4, &labelled(5, &[0; 3], b"x"), &[]);
         let counts = switch.counts()?;
         let faults: Vec<u64> = Fault::ALL.iter().map(|fault| counts.fault(*fault)).collect();
-        assert_eq!(faults, [2, 1, 1, 1, 1, 1, 0, 0, 1]);
+        assert_eq!(faults, [2, 1, 1, 1, 1, 1, 0, 0, 1, 0]);
         assert_eq!((counts.packets(), counts.copies()), (12, 10));
+        Ok(())
+    });
+}
+
+/// A frame to a port as a program has sent it, and as it goes between leafs: with a UDP header and a label before
+/// its own.
+fn sent(port: u16, session: u32, label: &[u8], payload: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let (from, to) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::from(session));
+    let plain = common::udp(SocketAddrV4::new(from, 40_000), SocketAddrV4::new(to, port), payload);
+    let mut bytes = Vec::new();
+    Header { kind: LabelKind::Filter, session, label }.emit(&mut bytes);
+    bytes.extend(&plain[34..]);
+    let mut wrapped =
+        common::udp(SocketAddrV4::new(from, 40_000), SocketAddrV4::new(to, PACKETS.udp_port), &bytes);
+    wrapped[40..42].fill(0);
+    (plain, wrapped)
+}
+
+#[test]
+fn a_leaf_labels_packets_of_programs_and_hands_them_out_without() {
+    isolated(|| {
+        let mut switch = leaf()?;
+        let names = ["p0", "p1", "p2", "p3", "p4"];
+        let ports = taps(&names);
+        for (port, name) in names.iter().enumerate() {
+            switch.attach(port as u32, name)?;
+        }
+        let session = u32::from(Ipv4Addr::new(239, 1, 1, 9));
+        let of = |tap: usize, within: Duration, session: u32| {
+            let (mut buffer, begun) = (vec![0; 70_000], Instant::now());
+            let to = session.to_be_bytes();
+            loop {
+                match ports[tap].receive(&mut buffer).unwrap() {
+                    Some(frame) if frame.len() > 34 && frame[23] == 17 && frame[30..34] == to => {
+                        return Some(frame.to_vec());
+                    }
+                    Some(_) => {}
+                    None if begun.elapsed() > within => return None,
+                    None => std::thread::sleep(Duration::from_micros(50)),
+                }
+            }
+        };
+        let expect = |from: usize, packet: &[u8], to: &[usize], expected: &[u8]| {
+            ports[from].send(packet).unwrap();
+            for port in 0..ports.len() {
+                let got = of(port, if to.contains(&port) { SOON } else { NOTHING }, session);
+                assert_eq!(got.as_deref(), to.contains(&port).then_some(expected), "port {port}");
+            }
+        };
+        let label = [0b0010_0000, 7, 9];
+        let (plain, wrapped) = sent(5_001, session, &label, b"a bid");
+        expect(0, &plain, &[], &wrapped);
+        let header = Header { kind: LabelKind::Filter, session, label: &label };
+        switch.set_door(0b001, header)?;
+        switch.set_agents(&[2], 0b100)?;
+        expect(0, &plain, &[4], &wrapped);
+        // A short frame has bytes behind its end, which stay there.
+        let mut padded = plain.clone();
+        padded.resize(plain.len() + 6, 0);
+        let mut with_padding = wrapped.clone();
+        with_padding.resize(wrapped.len() + 6, 0);
+        expect(0, &padded, &[4], &with_padding);
+        // Programs may use the port of labelled packets for all that we know, with what is none.
+        expect(1, &plain, &[], &[]);
+        expect(3, &plain, &[], &[]);
+        let mut part = plain.clone();
+        part[20] = 0x20;
+        expect(0, &part, &[], &[]);
+        // Back from the agent: to hosts as the program has sent it, check sums and all.
+        let (_, from_agent) = sent(5_001, session, &[0b1110_0000, 0, 0], b"a bid");
+        expect(2, &from_agent, &[0, 1], &plain);
+        let cut = &from_agent[..HEADER_AT + 12 + 7];
+        expect(2, cut, &[], &[]);
+        let counts = switch.counts()?;
+        let faults = [Fault::NotASource, Fault::Malformed].map(|fault| counts.fault(fault));
+        assert_eq!(faults, [2, 2]);
+        // Other sessions are as they were, and so is this one without its door.
+        let other = session + 1;
+        let (_, of_transfer) = sent(5_001, other, &[0b1100_0000, 0, 0], b"x");
+        ports[2].send(&of_transfer).unwrap();
+        assert_eq!(of(0, SOON, other).as_deref(), Some(&of_transfer[..]));
+        // A leaf without sources only hands out.
+        switch.set_door(0, Header { label: &[], ..header })?;
+        expect(0, &plain, &[], &[]);
+        expect(2, &from_agent, &[0, 1], &plain);
+        switch.remove_door(session)?;
+        expect(2, &from_agent, &[0, 1], &from_agent);
         Ok(())
     });
 }

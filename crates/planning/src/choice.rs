@@ -10,10 +10,10 @@
 //! another one is free.
 
 use crate::estimate::words;
-use crate::fabric::Fabric;
+use crate::fabric::{Asked, Fabric};
 use crate::fabric_name::FabricName;
 use crate::network_state::NetworkState;
-use crate::plan::{Group, Plan, Refusal};
+use crate::plan::{Plan, Refusal};
 use crate::registry::{Fabrics, Patience, explained};
 use crate::scheduler::Pending;
 use alloc::collections::BTreeMap;
@@ -91,7 +91,7 @@ impl Fabrics {
         if let Choice::Take(_, passed, _) = &mut chosen {
             for Passed { fabric, why } in passed {
                 if let (PassedWhy::Refused(refusal), Some(fabric)) = (why, self.named(fabric)) {
-                    *refusal = explained(refusal.clone(), fabric, network, &request.group);
+                    *refusal = explained(refusal.clone(), fabric, network, Asked::by(request));
                 }
             }
         }
@@ -99,25 +99,25 @@ impl Fabrics {
     }
 
     fn chosen(&self, network: &mut NetworkState, request: &Pending, moment: &Moment) -> Choice {
-        let wish = request.wish;
+        let (wish, asked) = (request.wish, Asked::by(request));
         if let Err(refusal) = self.check_wish(wish) {
             return Choice::Never(refusal);
         }
         let all: Vec<&dyn Fabric> = self.in_order(wish).collect();
         if !self.chooses_by_time() {
-            return self.first_of(network, &request.group, &all, Vec::new());
+            return self.first_of(network, asked, &all, Vec::new());
         }
         // The one that is wished for comes before any estimate.
         let (wished, others) = all.split_at(usize::from(wish.fabric.is_some()));
         let mut passed = Vec::new();
         if let Some(fabric) = wished.first() {
-            match self.first_of(network, &request.group, &[*fabric], Vec::new()) {
+            match self.first_of(network, asked, &[*fabric], Vec::new()) {
                 taken @ Choice::Take(..) => return taken,
                 waits @ Choice::Wait(_) if others.is_empty() => return waits,
                 Choice::Never(refusal) if others.is_empty() => return Choice::Never(refusal),
                 Choice::Wait(_) | Choice::Never(_) => {}
             }
-            let refusal = fabric.plan(network, &request.group).err();
+            let refusal = asked.plan(*fabric, network).err();
             passed.extend(refusal.map(|why| Passed { fabric: fabric.name(), why: PassedWhy::Refused(why) }));
         }
         self.earliest_of(network, request, others, passed, moment)
@@ -127,23 +127,23 @@ impl Fabrics {
     fn first_of(
         &self,
         network: &NetworkState,
-        group: &Group,
+        asked: Asked<'_>,
         fabrics: &[&dyn Fabric],
         mut passed: Vec<Passed>,
     ) -> Choice {
         for fabric in fabrics {
-            let why = match self.plan_of(*fabric, network, group) {
+            let why = match self.plan_of(*fabric, network, asked) {
                 Ok(plan) => return Choice::Take(plan, passed, None),
                 Err(Refusal::Busy(_)) if self.patience() == Patience::Best => return Choice::Wait(None),
                 Err(why) => why,
             };
             passed.push(Passed { fabric: fabric.name(), why: PassedWhy::Refused(why) });
         }
-        self.nothing_of(passed, network, group)
+        self.nothing_of(passed, network, asked)
     }
 
     /// Decides whether a request waits where no fabric has a plan: it does if one of them may have one later.
-    fn nothing_of(&self, passed: Vec<Passed>, network: &NetworkState, group: &Group) -> Choice {
+    fn nothing_of(&self, passed: Vec<Passed>, network: &NetworkState, asked: Asked<'_>) -> Choice {
         let mut last = None;
         for Passed { fabric, why } in passed {
             match why {
@@ -155,16 +155,21 @@ impl Fabrics {
         Choice::Never(match last {
             None => Refusal::Impossible("the manager has no fabric to carry it".into()),
             Some((fabric, why)) => match self.named(&fabric) {
-                Some(fabric) => explained(why, fabric, network, group),
+                Some(fabric) => explained(why, fabric, network, asked),
                 None => why,
             },
         })
     }
 
-    fn plan_of(&self, fabric: &dyn Fabric, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
+    fn plan_of(
+        &self,
+        fabric: &dyn Fabric,
+        network: &NetworkState,
+        asked: Asked<'_>,
+    ) -> Result<Plan, Refusal> {
         network
-            .ready(fabric.name(), group)
-            .map_or_else(|| fabric.plan(network, group), |plan| Ok(plan.clone()))
+            .ready(fabric.name(), asked)
+            .map_or_else(|| asked.plan(fabric, network), |plan| Ok(plan.clone()))
     }
 
     /// The one by which the object is there earliest.
@@ -198,7 +203,7 @@ impl Fabrics {
                 }
             });
             passed.extend(refused);
-            return match self.nothing_of(passed, network, &request.group) {
+            return match self.nothing_of(passed, network, Asked::by(request)) {
                 Choice::Wait(_) => Choice::Wait(awaited),
                 other => other,
             };
@@ -245,13 +250,13 @@ impl Fabrics {
             let estimate = self.estimate(moment.now, network, plan, &request.group, request.object_bytes);
             estimate.map_or(Duration(u64::MAX), |(_, takes)| takes)
         };
-        match self.plan_of(fabric, network, &request.group) {
+        match self.plan_of(fabric, network, Asked::by(request)) {
             Ok(plan) => {
                 let takes = takes(network, &plan);
                 Offered::Now(plan, takes)
             }
             Err(busy @ Refusal::Busy(_)) => {
-                let found = moment.now.and_then(|now| free_in(fabric, network, &request.group, now));
+                let found = moment.now.and_then(|now| free_in(fabric, network, Asked::by(request), now));
                 let awaited = found.map(|(free_in, plan)| {
                     let name = fabric.name();
                     let queued = moment.queued.get(&name).copied().unwrap_or_default();
@@ -290,7 +295,7 @@ fn is_settled(offers: &[(FabricName, Offered)], least: Duration) -> bool {
 fn free_in(
     fabric: &dyn Fabric,
     network: &mut NetworkState,
-    group: &Group,
+    asked: Asked<'_>,
     now: Time,
 ) -> Option<(Duration, Plan)> {
     let ends: Vec<_> = network.ends_of(fabric.name(), now).take(ENDS_MAX).collect();
@@ -298,7 +303,7 @@ fn free_in(
     let mut found = None;
     for (at, id) in ends {
         lifted.extend(network.lift(id));
-        if let Ok(plan) = fabric.plan(network, group) {
+        if let Ok(plan) = asked.plan(fabric, network) {
             found = Some((at.since(now), plan));
             break;
         }

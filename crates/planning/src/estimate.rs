@@ -161,6 +161,7 @@ impl Estimator {
             DeviceCommand::RackRule { .. }
             | DeviceCommand::RelayRule { .. }
             | DeviceCommand::SpineEntry { .. }
+            | DeviceCommand::LeafDoor { .. }
             | DeviceCommand::LeafLabel { .. } => self.assumed.rules,
         };
         commands.iter().map(of).max().unwrap_or(Duration::ZERO)

@@ -10,6 +10,7 @@ use crate::fabric_name::FabricName;
 use crate::network_state::{NetworkState, Running};
 use crate::part_name::PartName;
 use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Plan, PlanId, Refusal, Resource};
+use crate::scheduler::Pending;
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -99,9 +100,19 @@ pub trait Fabric: fmt::Debug + Send {
         false
     }
 
-    /// Returns true if its paths carry any packets to their group address, and not those of transfers alone.
+    /// Returns true if it has paths that carry any packets to their group address, and not those of transfers
+    /// alone.
     fn carries_any_packets(&self) -> bool {
         false
+    }
+
+    /// Makes a plan for packets that applications send themselves: its channel is [`Channel::Multicast`]. Asked
+    /// of fabrics alone that carry any packets.
+    ///
+    /// # Errors
+    /// As [`Fabric::plan`].
+    fn plan_packets(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
+        self.plan(network, group)
     }
 
     /// The plan of a stream of messages, which no transfer waits for: it takes nothing that transfers wait
@@ -149,6 +160,32 @@ pub trait Fabric: fmt::Debug + Send {
     /// `network` prevents it.
     fn standing_commands(&self, _network: &NetworkState) -> Vec<DeviceCommand> {
         Vec::new()
+    }
+}
+
+/// A group that a plan is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked<'a> {
+    pub(crate) group: &'a Group,
+    /// True for packets of applications, false for a transfer.
+    pub(crate) any_packets: bool,
+}
+
+impl<'a> Asked<'a> {
+    pub(crate) fn by(request: &'a Pending) -> Self {
+        Asked { group: &request.group, any_packets: request.wish.any_packets }
+    }
+
+    pub(crate) fn transfer(group: &'a Group) -> Self {
+        Asked { group, any_packets: false }
+    }
+
+    /// The fabric's plan for it.
+    pub(crate) fn plan(self, fabric: &dyn Fabric, network: &NetworkState) -> Result<Plan, Refusal> {
+        match self.any_packets {
+            true => fabric.plan_packets(network, self.group),
+            false => fabric.plan(network, self.group),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The state of a network: which plans are in force, what they hold, what has failed, and what is kept ready
 //! (Republic section III-B).
 
+use crate::fabric::Asked;
 use crate::fabric_name::FabricName;
 use crate::held::{Held, Row};
 use crate::plan::{Failure, Group, HostId, Part, Plan, PlanId, Resource};
@@ -312,10 +313,11 @@ impl NetworkState {
     }
 
     /// The kept plan of a fabric for exactly this group, if all of it is free and works.
-    pub(crate) fn ready(&self, fabric: FabricName, group: &Group) -> Option<&Plan> {
+    pub(crate) fn ready(&self, fabric: FabricName, asked: Asked<'_>) -> Option<&Plan> {
         let fits = |running: &&Running| {
             running.plan.fabric == fabric
-                && running.group == *group
+                && running.group == *asked.group
+                && running.plan.suits(asked.any_packets)
                 && running.plan.resources.iter().all(|resource| self.is_free(resource))
                 && !running.plan.uses.iter().any(|part| self.is_out(&Failure::Part(*part)))
         };

@@ -4,6 +4,8 @@
 //! Servers keep the leaf labels. With pod labels no switch keeps anything, and some servers keep a spine
 //! label more.
 
+mod packets;
+
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
@@ -13,7 +15,7 @@ use core::cell::RefCell;
 use core::net::IpAddr;
 
 use polycast_topology::{Clos, Failures, Graph, Node};
-use polycast_types::{LabelKind, Rate};
+use polycast_types::{Duration, LabelKind, Rate};
 use serde::{Deserialize, Serialize};
 
 use crate::fabric::{Fabric, Replan, replan_each};
@@ -29,7 +31,7 @@ use crate::places::{PlaceError, Places};
 use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Part, Plan, Refusal, Resource};
 
 /// Way in which labels name leafs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub enum Encoding {
     /// The paper's filter, with entries at spines.
     #[default]
@@ -430,6 +432,10 @@ impl Fabric for Orca {
         replan_each(Self::NAME, network, failure, |network, old| {
             // A session keeps its number unless the address itself has failed.
             match old.plan.channel {
+                Channel::Multicast { group: address, .. } if network.is_free(&resource(address)) => {
+                    self.packets_at(network, &old.group, address, Reach::Connected)
+                }
+                Channel::Multicast { .. } => self.plan_packets(network, &old.group),
                 Channel::Label { group: address, .. } if network.is_free(&resource(address)) => {
                     // Nothing reaches those that are cut off; the others go on.
                     let any = (self.config.encoding, None, |_: &LabelPlan| true);
@@ -438,6 +444,14 @@ impl Fabric for Orca {
                 _ => self.plan(network, &old.group),
             }
         })
+    }
+
+    fn carries_any_packets(&self) -> bool {
+        true
+    }
+
+    fn plan_packets(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
+        self.packets_at(network, group, self.pool.lend(network)?, Reach::All)
     }
 
     /// Spines have so many entries that only addresses are worth a count.
@@ -453,8 +467,13 @@ impl Fabric for Orca {
     /// The session stays, with labels for the new group; those whom failures have cut off do not keep others
     /// from it.
     fn regroup(&self, network: &NetworkState, old: &Plan, group: &Group) -> Result<Plan, Refusal> {
-        let Channel::Label { group: address, .. } = old.channel else {
-            return Err(Refusal::Impossible("the path has no label".into()));
+        let address = match old.channel {
+            Channel::Label { group: address, .. } => address,
+            Channel::Multicast { group: address, .. } => {
+                let all = self.packets_at(network, group, address, Reach::All);
+                return all.or_else(|_| self.packets_at(network, group, address, Reach::Connected));
+            }
+            _ => return Err(Refusal::Impossible("the path has no label".into())),
         };
         if let Some(plan) = self.adopt(network, group, &old.channel) {
             return Ok(plan);
@@ -465,8 +484,15 @@ impl Fabric for Orca {
     }
 
     /// The label tells the way, and with the group the entries; a group that has changed since has another
-    /// label.
+    /// label. For programs' packets leafs put the labels on, and are told them anew.
     fn adopt(&self, network: &NetworkState, group: &Group, channel: &Channel) -> Option<Plan> {
+        if let Channel::Multicast { group: address, rate, .. } = channel {
+            let all = self.packets_at(network, group, *address, Reach::All);
+            let plan = all.or_else(|_| self.packets_at(network, group, *address, Reach::Connected)).ok()?;
+            let attempt_interval = Duration::ZERO;
+            let channel = Channel::Multicast { group: *address, rate: *rate, attempt_interval };
+            return Some(Plan { channel, ..plan });
+        }
         let Channel::Label { group: address, encoding, label, further, .. } = channel else { return None };
         if self.config.encoding.is_some_and(|only| only != *encoding) {
             return None;

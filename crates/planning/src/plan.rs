@@ -222,6 +222,20 @@ pub enum DeviceCommand {
         /// label where the pod's spine asks this rack ([`crate::labels::pod_labels::SPINE_LABEL_LEN_MAX`]).
         label: Vec<u8>,
     },
+    /// A leaf switch puts a label before packets that programs of hosts below it send to a session's address,
+    /// and hands such packets to hosts without the label.
+    LeafDoor {
+        /// The switch.
+        leaf: u32,
+        /// The session.
+        session: u32,
+        /// The ports of the hosts that may send, in rising order.
+        ports: Vec<u32>,
+        /// Way in which the label names leafs.
+        encoding: Encoding,
+        /// The source label; empty where no host may send.
+        label: Vec<u8>,
+    },
 }
 
 /// A port of a rack's switch.
@@ -368,6 +382,17 @@ impl Plan {
             Failure::Host(host) => group.source == *host,
             Failure::Resource(resource) => self.resources.contains(resource),
             Failure::Part(part) => self.uses.binary_search(part).is_ok(),
+        }
+    }
+}
+
+impl Plan {
+    /// Returns true if the devices do with packets of applications, or with those of a transfer, what they need.
+    pub(crate) fn suits(&self, any_packets: bool) -> bool {
+        let is_door = |command: &DeviceCommand| matches!(command, DeviceCommand::LeafDoor { .. });
+        match any_packets {
+            true => matches!(self.channel, Channel::Multicast { .. }),
+            false => !self.commands.iter().any(is_door),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::circuits::{Claim, Room};
 use crate::estimate::{Estimate, Estimator, Learned};
-use crate::fabric::{Fabric, Replan, ReplanOutcome};
+use crate::fabric::{Asked, Fabric, Replan, ReplanOutcome};
 use crate::fabric_name::FabricName;
 use crate::network_state::{Cause, NetworkState, Running};
 use crate::part_name::PartName;
@@ -35,9 +35,9 @@ pub(crate) fn explained(
     refusal: Refusal,
     fabric: &dyn Fabric,
     network: &NetworkState,
-    group: &Group,
+    asked: Asked<'_>,
 ) -> Refusal {
-    match (refusal, drained_in_the_way(fabric, network, group)) {
+    match (refusal, drained_in_the_way(fabric, network, asked)) {
         (Refusal::Busy(why), Some(parts)) => Refusal::Busy(format!("{why} ({parts})")),
         (Refusal::Impossible(why), Some(parts)) => Refusal::Impossible(format!("{why} ({parts})")),
         (other, _) => other,
@@ -45,13 +45,13 @@ pub(crate) fn explained(
 }
 
 /// Names the parts that have to come back for a plan, where operators have taken some out.
-fn drained_in_the_way(fabric: &dyn Fabric, network: &NetworkState, group: &Group) -> Option<String> {
+fn drained_in_the_way(fabric: &dyn Fabric, network: &NetworkState, asked: Asked<'_>) -> Option<String> {
     let drained: Vec<Failure> =
         network.out().filter(|(_, cause)| *cause == Cause::Drained).map(|(what, _)| what).collect();
     let can_with = |parts: &[Failure]| {
         let mut network = network.clone();
         parts.iter().for_each(|part| network.take_back(*part, Cause::Drained));
-        fabric.plan(&network, group).is_ok()
+        asked.plan(fabric, &network).is_ok()
     };
     if drained.is_empty() || !can_with(&drained) {
         return None;
@@ -142,7 +142,9 @@ impl Fabrics {
         bytes: u64,
     ) -> Option<(Estimate, Duration)> {
         let estimator = self.estimator.as_ref()?;
-        let is_ready = network.ready(plan.fabric, group) == Some(plan);
+        let is_ready = [false, true]
+            .into_iter()
+            .any(|any_packets| network.ready(plan.fabric, Asked { group, any_packets }) == Some(plan));
         let assumed = estimator.assume(network, plan, group, bytes, is_ready);
         Some((assumed, estimator.expect(now, plan.fabric, assumed)))
     }
@@ -297,7 +299,7 @@ impl Fabrics {
     ) -> Result<Plan, Refusal> {
         let mut why = Refusal::Impossible("the manager has no fabric to carry it".into());
         for fabric in fabrics {
-            if let Some(plan) = network.ready(fabric.name(), group) {
+            if let Some(plan) = network.ready(fabric.name(), Asked::transfer(group)) {
                 return Ok(plan.clone());
             }
             match fabric.plan(network, group) {
@@ -307,7 +309,7 @@ impl Fabrics {
                 Err(busy @ Refusal::Busy(_)) if !matches!(why, Refusal::Busy(_)) => why = busy,
                 Err(Refusal::Busy(_)) => {}
                 Err(impossible) if !matches!(why, Refusal::Busy(_)) => {
-                    why = explained(impossible, fabric, network, group);
+                    why = explained(impossible, fabric, network, Asked::transfer(group));
                 }
                 Err(_) => {}
             }

@@ -35,6 +35,22 @@ pub enum Input<'a> {
         /// The bytes.
         header: &'a [u8],
     },
+    /// A UDP packet over IPv4 without a label came in by a port.
+    Plain {
+        /// The port.
+        port: u32,
+        /// The address that it goes to, as a number: that of the session.
+        session: u32,
+        /// True if it is a part of a datagram, or has options: its UDP header is not where it should be.
+        is_odd: bool,
+    },
+    /// A leaf takes packets without labels for a session, or does not any more.
+    Door {
+        /// The session.
+        session: u32,
+        /// The door, if there is one.
+        door: Option<Door>,
+    },
     /// A spine leaves these ports down out for a session; without any it has no entry.
     Block {
         /// The session.
@@ -51,6 +67,17 @@ pub enum Input<'a> {
     },
 }
 
+/// What a leaf knows of a session to whose address programs send packets without labels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Door {
+    /// The ports of the hosts whose packets it takes, as bits.
+    pub hosts: u128,
+    /// Kind of the label.
+    pub kind: LabelKind,
+    /// The label that it puts before them; empty where it takes none.
+    pub label: Label,
+}
+
 /// Actions of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
@@ -65,6 +92,18 @@ pub enum Output {
         /// The port.
         port: u32,
     },
+    /// Sends the packet by this port with a header of the session's [`Door`] before it.
+    Wrapped {
+        /// The port.
+        port: u32,
+    },
+    /// Sends a copy of the packet by this port without the header: as the program has sent it.
+    Unwrapped {
+        /// The port.
+        port: u32,
+    },
+    /// Leaves a packet without a label to the host's own stack.
+    Pass,
     /// Sends the packet, a neighbour's question, back by the port that it came in by, as an answer.
     Answer {
         /// The port.
@@ -92,6 +131,7 @@ pub struct Switch {
     node: Node,
     entries_max: usize,
     blocked: BTreeMap<u32, u128>,
+    doors: BTreeMap<u32, Door>,
     active: Vec<u32>,
     rack: u128,
     /// Number of packets given to agents.
@@ -118,6 +158,7 @@ impl Switch {
             node,
             entries_max,
             blocked: BTreeMap::new(),
+            doors: BTreeMap::new(),
             active: Vec::new(),
             rack: 0,
             turn: 0,
@@ -130,20 +171,30 @@ impl Switch {
     /// Takes in what happened.
     ///
     /// # Panics
-    /// If what it ordered for the input before has not been taken, or more than [`AGENTS_MAX`] agents are
-    /// named.
+    /// If what it ordered for the input before has not been taken, more than [`AGENTS_MAX`] agents are named, or
+    /// a door's label is none of the network.
     pub fn handle(&mut self, now: Time, input: Input<'_>) {
         assert!(self.outputs.is_empty(), "all outputs are taken before the next input");
         match input {
             Input::Packet { port, header } => {
-                if let Err(fault) = self.forward(now, port, header) {
-                    // Whatever was decided before the fault was seen is not done.
-                    self.outputs.clear();
-                    let count = &mut self.faults[fault as usize];
-                    *count += 1;
-                    if *count == 1 {
-                        self.outputs.push_back(Output::Dropped(fault));
-                    }
+                let forwarded = self.forward(now, port, header);
+                self.count(forwarded);
+            }
+            Input::Plain { port, session, is_odd } => {
+                let forwarded = self.wrap(port, session, is_odd);
+                self.count(forwarded);
+            }
+            Input::Door { session, door: None } => drop(self.doors.remove(&session)),
+            Input::Door { session, door: Some(door) } => {
+                let (has, needs) = (door.label.0.len(), self.planner.format().bytes() as usize);
+                assert!(
+                    has == needs || has == 0 && door.hosts == 0,
+                    "a label of {has} bytes, and not {needs}"
+                );
+                if self.doors.len() >= self.entries_max && !self.doors.contains_key(&session) {
+                    self.outputs.push_back(Output::Full { session });
+                } else {
+                    self.doors.insert(session, door);
                 }
             }
             Input::Block { session, ports: 0 } => drop(self.blocked.remove(&session)),
@@ -159,6 +210,24 @@ impl Switch {
                 (self.active, self.rack) = (active, rack);
             }
         }
+    }
+
+    fn count(&mut self, forwarded: Result<(), Fault>) {
+        if let Err(fault) = forwarded {
+            // Whatever was decided before the fault was seen is not done.
+            self.outputs.clear();
+            let count = &mut self.faults[fault as usize];
+            *count += 1;
+            if *count == 1 {
+                self.outputs.push_back(Output::Dropped(fault));
+            }
+        }
+    }
+
+    /// Returns what a leaf knows of a session to which programs send.
+    #[must_use]
+    pub fn door(&self, session: u32) -> Option<&Door> {
+        self.doors.get(&session)
     }
 
     /// Returns the next action.
@@ -203,7 +272,7 @@ impl Switch {
         let label = Label(header.label.to_vec());
         let (kind, index) = clos.kind(self.node);
         match kind {
-            Kind::Leaf => self.leaf(now, &planner, (header.kind, &label), port),
+            Kind::Leaf => self.leaf(now, &planner, header.session, (header.kind, &label), port),
             Kind::Spine => {
                 let down_ports = clos.leafs_per_pod();
                 if header.kind != LabelKind::Filter {
@@ -257,6 +326,7 @@ impl Switch {
         &mut self,
         now: Time,
         planner: &LabelPlanner,
+        session: u32,
         label: (LabelKind, &Label),
         port: u32,
     ) -> Result<(), Fault> {
@@ -287,10 +357,41 @@ impl Switch {
             }
             LeafAction::ToHosts(hosts) => {
                 self.relabelled.insert(port, now);
-                self.copy(ones(hosts));
+                if self.doors.contains_key(&session) {
+                    self.outputs.extend(ones(hosts).map(|port| Output::Unwrapped { port }));
+                } else {
+                    self.copy(ones(hosts));
+                }
                 Ok(())
             }
         }
+    }
+
+    /// A packet without a label: a leaf takes it if it goes to the address of a session that has a door here.
+    fn wrap(&mut self, port: u32, session: u32, is_odd: bool) -> Result<(), Fault> {
+        let clos = *self.planner.clos();
+        let is_leaf = clos.kind(self.node).0 == Kind::Leaf;
+        let Some(door) = self.doors.get(&session).filter(|_| is_leaf) else {
+            self.outputs.push_back(Output::Pass);
+            return Ok(());
+        };
+        if port >= clos.port_count(self.node) {
+            return Err(Fault::NoPort);
+        }
+        // None comes from above: other leafs put labels before theirs.
+        let down_ports = clos.hosts_per_leaf();
+        if port >= down_ports || door.hosts >> port & 1 == 0 {
+            return Err(Fault::NotASource);
+        }
+        if is_odd {
+            return Err(Fault::Malformed);
+        }
+        let up = self.planner.format().leaf_up(&door.label);
+        if up >= clos.spines_per_pod() {
+            return Err(Fault::NoPort);
+        }
+        self.outputs.push_back(Output::Wrapped { port: down_ports + up });
+        Ok(())
     }
 
     fn copy(&mut self, ports: impl IntoIterator<Item = u32>) {

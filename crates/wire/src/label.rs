@@ -163,11 +163,13 @@ pub enum Fault {
     Stray,
     /// A label of a kind that does not come here.
     Kind,
+    /// A packet without a label, to a session's address from a host that may not send to it.
+    NotASource,
 }
 
 impl Fault {
     /// All of them, in the order of the kernel's counters.
-    pub const ALL: [Fault; 9] = [
+    pub const ALL: [Fault; 10] = [
         Fault::Malformed,
         Fault::Version,
         Fault::LabelLength,
@@ -177,6 +179,7 @@ impl Fault {
         Fault::UnknownSession,
         Fault::Stray,
         Fault::Kind,
+        Fault::NotASource,
     ];
 }
 
@@ -192,6 +195,7 @@ impl fmt::Display for Fault {
             Fault::UnknownSession => "a session without a label",
             Fault::Stray => "a source label at a server that is no agent",
             Fault::Kind => "a label of a kind that does not come here",
+            Fault::NotASource => "a packet to a group from a host that is none of its sources",
         })
     }
 }

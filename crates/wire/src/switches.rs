@@ -1,16 +1,20 @@
 //! Words between a manager and label switches (Orca sections 3.3 and 3.4).
 //!
 //! ```text
-//! manager -> switches   SET_ENTRY, CLEAR_ENTRY     each with a number
+//! manager -> switches   SET_ENTRY, CLEAR_ENTRY, SET_DOOR, CLEAR_DOOR     each with a number
 //! switches -> manager   SWITCH for each that is there, first; DONE or FAILED with that number; LINK whenever one breaks or is
 //!                       mended
 //! ```
+//!
+//! A door is what a leaf knows of a session to whose address programs send packets without labels: the label that
+//! it puts before them, and the hosts whose packets it takes. It hands them to hosts without the label.
 //!
 //! A frame is a 2-byte length (of what follows), a 1-byte kind, and a body, over TCP. Nodes are the network's
 //! numbers.
 
 use crate::WireError;
 use crate::cursor::{Put, Reader};
+use crate::label::{LABEL_LEN_MAX, LabelKind};
 use alloc::vec::Vec;
 
 /// The longest frame with its length.
@@ -26,7 +30,7 @@ pub enum Word<'a> {
         /// The number.
         number: u32,
         /// Change to make.
-        change: Change,
+        change: Change<'a>,
     },
     /// It is done.
     Done {
@@ -80,11 +84,13 @@ impl Network {
     pub const FILTER: u8 = 1;
     /// Labels with the leafs of pods.
     pub const PODS: u8 = 2;
+    /// No encoding: the switch has doors for packets without labels.
+    pub const DOORS: u8 = 4;
 }
 
 /// Change to a switch. (Labels of racks go by [`crate::rack`].)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum Change<'a> {
     /// A spine leaves a leaf out for a session.
     SetEntry {
         /// The spine.
@@ -102,6 +108,26 @@ pub enum Change {
         session: u32,
         /// The leaf.
         leaf: u32,
+    },
+    /// A leaf takes packets without labels for a session; it forgets what it knew of this door.
+    SetDoor {
+        /// The leaf.
+        leaf: u32,
+        /// The session, whose number is its address.
+        session: u32,
+        /// The ports of the hosts whose packets it takes, as bits.
+        hosts: u128,
+        /// Kind of the label.
+        kind: LabelKind,
+        /// The label that it puts before them, of at most [`LABEL_LEN_MAX`] bytes; empty where it takes no packets.
+        label: &'a [u8],
+    },
+    /// It does not any more.
+    ClearDoor {
+        /// The leaf.
+        leaf: u32,
+        /// The session.
+        session: u32,
     },
 }
 
@@ -129,7 +155,7 @@ impl<'a> Word<'a> {
         }
         let kind = reader.u8()?;
         let word = match kind {
-            3..=4 => Word::Change { number: reader.u32()?, change: change(kind, &mut reader)? },
+            3..=4 | 9..=10 => Word::Change { number: reader.u32()?, change: change(kind, &mut reader)? },
             5 => Word::Done { number: reader.u32()? },
             6 => Word::Failed { number: reader.u32()?, reason: reader.text(REASON_LEN_MAX)? },
             7 => {
@@ -186,21 +212,42 @@ impl<'a> Word<'a> {
     }
 }
 
-fn change(kind: u8, reader: &mut Reader<'_>) -> Result<Change, WireError> {
-    let (spine, session, leaf) = (reader.u32()?, reader.u32()?, reader.u32()?);
+fn change<'a>(kind: u8, reader: &mut Reader<'a>) -> Result<Change<'a>, WireError> {
+    let (node, session) = (reader.u32()?, reader.u32()?);
     Ok(match kind {
-        3 => Change::SetEntry { spine, session, leaf },
-        _ => Change::ClearEntry { spine, session, leaf },
+        3 => Change::SetEntry { spine: node, session, leaf: reader.u32()? },
+        4 => Change::ClearEntry { spine: node, session, leaf: reader.u32()? },
+        9 => {
+            let hosts = u128::from(reader.u64()?) << 64 | u128::from(reader.u64()?);
+            let kind = LabelKind::from_number(reader.u8()?).ok_or(WireError::Malformed)?;
+            let len = usize::from(reader.u8()?);
+            if len > LABEL_LEN_MAX || len == 0 && hosts != 0 {
+                return Err(WireError::Malformed);
+            }
+            Change::SetDoor { leaf: node, session, hosts, kind, label: reader.take(len)? }
+        }
+        _ => Change::ClearDoor { leaf: node, session },
     })
 }
 
-fn emit_change(number: u32, change: Change, out: &mut Vec<u8>) {
-    let (kind, spine, session, leaf) = match change {
-        Change::SetEntry { spine, session, leaf } => (3, spine, session, leaf),
-        Change::ClearEntry { spine, session, leaf } => (4, spine, session, leaf),
+fn emit_change(number: u32, change: Change<'_>, out: &mut Vec<u8>) {
+    let (kind, numbers): (u8, &[u32]) = match &change {
+        Change::SetEntry { spine, session, leaf } => (3, &[*spine, *session, *leaf]),
+        Change::ClearEntry { spine, session, leaf } => (4, &[*spine, *session, *leaf]),
+        Change::SetDoor { leaf, session, .. } => (9, &[*leaf, *session]),
+        Change::ClearDoor { leaf, session } => (10, &[*leaf, *session]),
     };
     out.u8(kind);
-    [number, spine, session, leaf].into_iter().for_each(|value| out.u32(value));
+    out.u32(number);
+    numbers.iter().for_each(|value| out.u32(*value));
+    if let Change::SetDoor { hosts, kind, label, .. } = change {
+        out.u64((hosts >> 64) as u64);
+        out.u64(hosts as u64);
+        out.u8(kind as u8);
+        let label = &label[..label.len().min(LABEL_LEN_MAX)];
+        out.u8(label.len() as u8);
+        out.extend_from_slice(label);
+    }
 }
 
 #[cfg(test)]
@@ -230,12 +277,16 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read_again(
-            number: u32, node: u32, session: u32, leaf: u32, works: bool,
+            number: u32, node: u32, session: u32, leaf: u32, works: bool, hosts: u128,
+            label in proptest::collection::vec(any::<u8>(), 1..=LABEL_LEN_MAX),
             reason in "\\PC{0,80}",
         ) {
             let changes = [
                 Change::SetEntry { spine: node, session, leaf },
                 Change::ClearEntry { spine: node, session, leaf },
+                Change::SetDoor { leaf, session, hosts, kind: LabelKind::ALL[usize::from(works)], label: &label },
+                Change::SetDoor { leaf, session, hosts: 0, kind: LabelKind::Filter, label: &[] },
+                Change::ClearDoor { leaf, session },
             ];
             changes.into_iter().for_each(|change| back(&Word::Change { number, change }));
             back(&Word::Done { number });
@@ -251,7 +302,7 @@ mod tests {
             if frame.len() > 3 {
                 let len = frame.len() as u16 - 2;
                 frame[..2].copy_from_slice(&len.to_be_bytes());
-                frame[2] %= 10;
+                frame[2] %= 12;
             }
             if let Ok(word) = Word::parse(&frame) {
                 let mut again = vec![];

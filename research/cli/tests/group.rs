@@ -10,6 +10,7 @@ use common::{Ran, command, polycast};
 use polycast_testing::{Need, needs, until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -216,6 +217,29 @@ impl Lab {
         ran.json()
     }
 
+    /// Kills the agent of a host, and no rack's agent there.
+    fn kill_agent(&self, host: &str) {
+        let (inside, name) = (format!("/{}/inside/", self.0), format!("--name {host} "));
+        let pids = std::fs::read_dir("/proc").unwrap().flatten().filter(|entry| {
+            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            line.contains(&inside) && line.contains(&name)
+        });
+        let pids: Vec<i32> =
+            pids.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok()).collect();
+        assert_eq!(pids.len(), 1, "{host}");
+        rustix::process::kill_process(rustix::process::Pid::from_raw(pids[0]).unwrap(), Signal::KILL)
+            .unwrap();
+    }
+
+    /// The packets that a leaf of two hosts has sent by each of its ports up.
+    fn sent_up(&self, leaf: &str) -> [u64; 2] {
+        ["p2", "p3"].map(|port| {
+            let words = ["ip", "netns", "exec", leaf, "ip", "-j", "-s", "link", "show", port];
+            self.run("network", &words).json()[0]["stats64"]["tx"]["packets"].as_u64().unwrap()
+        })
+    }
+
     fn own_address(&self, host: &str) -> String {
         let listed = self.run(host, &["ip", "-j", "-4", "address", "show", "eth0"]).json();
         listed[0]["addr_info"][0]["local"].as_str().unwrap().to_string()
@@ -390,4 +414,112 @@ fn several_sources_send_over_splitters() {
 fn several_sources_send_over_circuits() {
     let spec = "blast:racks=4,hosts=1,fanout=2,ports=2,splitters=6,rate=50mbit,patience-ms=60001";
     several_sources(spec, "ocs", ["h0", "h3"], &["h1", "h2", "h3"], true);
+}
+
+/// A group over labels: its switches are programs in the kernel, which know what a program's packets are.
+const LABELS: &str = "orca:4";
+
+/// What each of the ears has heard from a source.
+fn from(ear: &Ear, source: &str) -> Vec<String> {
+    let begins = format!("{source}-");
+    ear.heard().into_iter().filter(|word| word.starts_with(&begins)).collect()
+}
+
+/// Every one of these members sends, and all of them hear each word once, in the order in which it was sent.
+fn all_hear_all(lab: &Lab, address: &str, ears: &BTreeMap<&str, Ear>, senders: &[&str], first: usize) {
+    for sender in senders {
+        let words: Vec<String> = (first..first + COUNT).map(|number| format!("{sender}-{number}")).collect();
+        lab.say_from(sender, address, &words);
+        for (member, ear) in ears {
+            let heard = || from(ear, sender).into_iter().filter(|word| words.contains(word)).count();
+            until(&format!("{member} hears {sender}"), || heard() >= COUNT);
+        }
+    }
+    // What comes twice would be there by now.
+    thread::sleep(Duration::from_millis(300));
+    for ((member, ear), sender) in ears.iter().flat_map(|ear| senders.iter().map(move |sender| (ear, sender)))
+    {
+        let heard = from(ear, sender);
+        let expected: Vec<String> =
+            (first..first + COUNT).map(|number| format!("{sender}-{number}")).collect();
+        assert!(heard.ends_with(&expected), "{member} hears {sender} in order: {heard:?}");
+        let mut each: Vec<&String> = heard.iter().collect();
+        each.sort_unstable();
+        each.dedup();
+        assert_eq!(each.len(), heard.len(), "{member} hears each packet of {sender} once");
+    }
+}
+
+/// Programs on all members of a session over labels send and hear, unchanged. No other host hears them, nor do
+/// members hear another host, a member that dies changes nothing for others, and a link that breaks leads to
+/// other labels.
+#[test]
+fn every_member_of_a_session_sends_over_labels() {
+    let Some(lab) = lab_of(LABELS, false) else { return };
+    let members = ["h0", "h1", "h5", "h9"];
+    let all = members.join(",");
+    let made = lab.group(&["create", "talk", "--to", &all, "--source", &all, "--fabric", "orca"]);
+    assert_eq!((&made["fabric"], &made["sources"]), (&json!("orca"), &json!(members)), "{made}");
+    let address = made["address"].as_str().unwrap();
+    let mut ears: BTreeMap<&str, Ear> =
+        members.iter().map(|host| (*host, Ear::begin(&lab, host, address))).collect();
+    // One in a rack with a member, and one in a rack without.
+    let strangers = ["h8", "h2"].map(|host| Ear::begin(&lab, host, address));
+    all_hear_all(&lab, address, &ears, &members, 0);
+    for stranger in ["h8", "h2"] {
+        lab.say_from(stranger, address, &["intruder-0".to_string()]);
+    }
+    thread::sleep(Duration::from_millis(300));
+    assert!(ears.values().all(|ear| from(ear, "intruder").is_empty()), "it is none of the sources");
+    for (stranger, ear) in ["h8", "h2"].into_iter().zip(&strangers) {
+        let others: Vec<String> =
+            ear.heard().into_iter().filter(|word| !word.starts_with("intruder-")).collect();
+        assert!(others.is_empty(), "{stranger} is no member: {others:?}");
+    }
+    // The link by which a rack sends breaks: its hosts send by another label, and are sent to by others.
+    let before = lab.sent_up("leaf0");
+    lab.say_from("h0", address, &(0..COUNT).map(|number| format!("probe-{number}")).collect::<Vec<_>>());
+    let link = usize::from(lab.sent_up("leaf0")[1] - before[1] >= COUNT as u64);
+    let down = ["ip", "netns", "exec", "leaf0", "ip", "link", "set", ["p2", "p3"][link], "down"];
+    assert_eq!(lab.run("network", &down).status, 0);
+    for (sender, receiver) in [("h0", "h5"), ("h5", "h0")] {
+        let word = format!("around-{sender}");
+        until("another label leads around", || {
+            lab.say_from(sender, address, &[word.clone()]);
+            ears[receiver].heard().contains(&word)
+        });
+    }
+    all_hear_all(&lab, address, &ears, &members, COUNT);
+    assert_eq!(lab.group(&["ls"])[0]["address"], made["address"]);
+    // The program and the agent of a member die.
+    ears.remove("h9");
+    lab.kill_agent("h9");
+    until("one is away", || lab.group(&["ls"])[0]["away"] == json!(["h9"]));
+    all_hear_all(&lab, address, &ears, &["h0", "h1", "h5"], 2 * COUNT);
+    lab.group(&["rm", "talk"]);
+    let counts = |ears: &BTreeMap<&str, Ear>| ears.values().map(|ear| ear.heard().len()).sum::<usize>();
+    let before = counts(&ears);
+    lab.say_from("h0", address, &["late-0".to_string()]);
+    thread::sleep(Duration::from_millis(300));
+    let late =
+        ears.iter().filter(|(host, ear)| !["h0", "h1"].contains(*host) && !from(ear, "late").is_empty());
+    assert_eq!(late.count(), 0, "it was removed");
+    assert!(counts(&ears) <= before + 2, "without a group a packet stays in its rack");
+}
+
+#[test]
+fn unchanged_programs_send_over_labels() {
+    let Some(lab) = lab_of(LABELS, false) else { return };
+    let members = ["h1", "h6", "h15"];
+    let made = lab.group(&["create", "prices", "--to", &members.join(",")]);
+    assert_eq!(made["fabric"], "orca", "{made}");
+    let address = made["address"].as_str().unwrap();
+    let ears: BTreeMap<&str, Ear> =
+        members.iter().map(|host| (*host, Ear::begin(&lab, host, address))).collect();
+    let stranger = Ear::begin(&lab, "h7", address);
+    all_hear_all(&lab, address, &ears, &["h0"], 0);
+    lab.say_from("h1", address, &["h1-0".to_string()]);
+    thread::sleep(Duration::from_millis(300));
+    assert!(stranger.heard().is_empty() && from(&ears["h6"], "h1").is_empty(), "h1 is no source");
+    lab.group(&["rm", "prices"]);
 }

@@ -1,8 +1,8 @@
 //! A label switch, the labels of a rack's agents, and the probes between neighbours.
 
 use crate::words::{INPUTS_MAX, Words, drain};
-use polycast_planning::labels::{LabelOptions, LabelPlanner};
-use polycast_protocol::switch::{Input, Output, ProbeConfig, ProbeOutput, Probes, RackLabels, Switch};
+use polycast_planning::labels::{Label, LabelOptions, LabelPlanner};
+use polycast_protocol::switch::{Door, Input, Output, ProbeConfig, ProbeOutput, Probes, RackLabels, Switch};
 use polycast_topology::{Clos, Graph};
 use polycast_types::{Duration, Time};
 use polycast_wire::label::{Header, LabelKind, Probe};
@@ -50,7 +50,18 @@ pub fn label_switch(bytes: &[u8]) {
         }
         words.pass(&mut now);
         let ports = u128::from(words.number(8));
-        match words.below(8) {
+        match words.below(10) {
+            8 => {
+                let (session, is_open) = (words.small(4), words.below(2) == 1);
+                let mut label = words.bytes(label_len as u16).to_vec();
+                label.resize(label_len, 0);
+                let door = Door { hosts: ports, kind: LabelKind::Filter, label: Label(label) };
+                switch.handle(now, Input::Door { session, door: is_open.then_some(door) });
+            }
+            9 => {
+                let (port, session, is_odd) = (words.small(4), words.small(4), words.below(4) == 0);
+                switch.handle(now, Input::Plain { port, session, is_odd });
+            }
             0 => switch.handle(now, Input::Block { session: words.small(4), ports }),
             1 => {
                 let mut active = words.members(3);
@@ -89,12 +100,14 @@ pub fn label_switch(bytes: &[u8]) {
             |switch| switch.poll(now),
             |_, output| match output {
                 Output::Copy { port }
+                | Output::Wrapped { port }
+                | Output::Unwrapped { port }
                 | Output::Ask { port }
                 | Output::Answer { port }
                 | Output::Answered { port } => {
                     assert!(port < clos.port_count(node), "there is no port {port}");
                 }
-                Output::Dropped(_) | Output::Full { .. } => {}
+                Output::Dropped(_) | Output::Full { .. } | Output::Pass => {}
             },
         );
     }

@@ -42,6 +42,9 @@ pub struct SwitchStatus {
     pub copies: u64,
     /// Sessions that it has an entry for.
     pub entries: u64,
+    /// Groups whose programs' packets a leaf takes in and hands out.
+    #[serde(default)]
+    pub groups: u64,
     /// Packets dropped, for all reasons; the log names each reason once.
     pub dropped: u64,
     /// Sessions that the agents of a leaf keep labels for.

@@ -12,7 +12,7 @@ use polycast_planning::labels::pod_labels::PodLabelFormat;
 use polycast_planning::labels::{LabelFormat, LabelPlanner, TreePath};
 use polycast_protocol::rack::{FeedConfig, LeafConfig};
 use polycast_topology::{Clos, Graph as _, Kind, Node};
-use polycast_wire::label::Fault;
+use polycast_wire::label::{Fault, Header};
 use polycast_wire::switches::{Change, FRAME_LEN_MAX, Network, Word};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -94,8 +94,7 @@ pub fn settings(
     };
     let down_ports = down_ports(clos, node);
     let up_ports = clos.port_count(node) - down_ports;
-    let entries_max = if matches!(layer, Layer::Spine { .. }) { entries } else { 0 };
-    SwitchSettings { packets, layer, down_ports, up_ports, entries_max }
+    SwitchSettings { packets, layer, down_ports, up_ports, entries_max: entries }
 }
 
 /// Loads the switch of a node, without ports. A spine knows its buckets of the filter.
@@ -159,6 +158,8 @@ pub(super) struct Devices {
     switches: BTreeMap<Node, Device>,
     /// Ports that spines leave out, by spine and session.
     blocked: BTreeMap<(Node, u32), u128>,
+    /// Doors, by leaf and session.
+    doors: BTreeSet<(Node, u32)>,
     /// Faults that have been named in the log.
     named: BTreeSet<(Node, Fault)>,
     /// Links that once did not work, and whether they work now.
@@ -341,16 +342,43 @@ impl Devices {
     }
 
     fn of(clos: Clos, filter_bits: u32, label_len: u32, switches: BTreeMap<Node, Device>) -> Self {
-        let (blocked, named, links, managers, ended) = Default::default();
-        Devices { clos, filter_bits, label_len, switches, blocked, named, links, managers, ended }
+        let (blocked, doors, named, links, managers, ended) = Default::default();
+        Devices { clos, filter_bits, label_len, switches, blocked, doors, named, links, managers, ended }
     }
 
     /// Does what a manager asks, or says why not.
-    fn change(&mut self, change: Change) -> Result<(), String> {
+    fn change(&mut self, change: Change<'_>) -> Result<(), String> {
         match change {
             Change::SetEntry { spine, session, leaf } => self.block(spine, session, leaf, true),
             Change::ClearEntry { spine, session, leaf } => self.block(spine, session, leaf, false),
+            Change::SetDoor { leaf, session, hosts, kind, label } => {
+                if !label.is_empty() && label.len() != self.label_len as usize {
+                    let (has, needs) = (label.len(), self.label_len);
+                    return Err(format!(
+                        "a label of {has} bytes is not one of this network, which has {needs}"
+                    ));
+                }
+                let switch = self.leaf(leaf)?;
+                let set = lock(&switch.kernel).set_door(hosts, Header { kind, session, label });
+                set.map_err(|error| error.to_string())?;
+                self.doors.insert((leaf, session));
+                Ok(())
+            }
+            Change::ClearDoor { leaf, session } => {
+                let cleared = lock(&self.leaf(leaf)?.kernel).remove_door(session);
+                cleared.map_err(|error| error.to_string())?;
+                self.doors.remove(&(leaf, session));
+                Ok(())
+            }
         }
+    }
+
+    fn leaf(&self, node: Node) -> Result<&Device, String> {
+        let is_leaf = node < self.clos.node_count() && self.clos.kind(node).0 == Kind::Leaf;
+        if !is_leaf {
+            return Err(format!("node {node} is no leaf"));
+        }
+        self.switches.get(&node).ok_or_else(|| format!("the leaf {node} is not here"))
     }
 
     fn block(&mut self, spine: Node, session: u32, leaf: Node, blocked: bool) -> Result<(), String> {
@@ -394,8 +422,8 @@ impl Devices {
         };
         let mut words = Vec::new();
         for node in self.switches.keys() {
-            Word::Switch { node: *node, network, encodings: Network::FILTER | Network::PODS }
-                .emit(&mut words);
+            let encodings = Network::FILTER | Network::PODS | Network::DOORS;
+            Word::Switch { node: *node, network, encodings }.emit(&mut words);
         }
         for (&ends, &works) in &self.links {
             Word::Link { ends, works }.emit(&mut words);
@@ -454,6 +482,7 @@ impl Devices {
                 packets: counts.map_or(0, |counts| counts.packets()),
                 copies: counts.map_or(0, |counts| counts.copies()),
                 entries: self.blocked.range((*node, 0)..=(*node, u32::MAX)).count() as u64,
+                groups: self.doors.range((*node, 0)..=(*node, u32::MAX)).count() as u64,
                 dropped: counts.map_or(0, |counts| Fault::ALL.iter().map(|fault| counts.fault(*fault)).sum()),
                 labels,
                 spine_labels,

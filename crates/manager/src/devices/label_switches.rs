@@ -128,7 +128,7 @@ impl Task {
             // What listens there may have begun anew.
             let nodes = &self.peers[at].nodes;
             let wanted: Vec<Entry> =
-                self.wanted.iter().filter(|entry| nodes.contains(&entry.spine)).copied().collect();
+                self.wanted.iter().filter(|entry| nodes.contains(&entry.switch())).cloned().collect();
             if let Err(error) = self.ask(&wanted, &[]).await {
                 tracing::warn!(%error, "switches lack entries");
             }
@@ -182,6 +182,10 @@ impl Task {
         self.peers[at].lacking.remove(&node);
         self.owners.insert(node, at);
         self.peers[at].nodes.insert(node);
+        match encodings & Network::DOORS {
+            0 => self.peers[at].doorless.insert(node),
+            _ => self.peers[at].doorless.remove(&node),
+        };
         Ok(())
     }
 
@@ -245,14 +249,14 @@ impl Task {
         }
     }
 
-    /// Waits until all these spines have said that they are there.
-    async fn await_spines(&mut self, spines: BTreeSet<u32>) -> Result<(), DeviceError> {
+    /// Waits until all these switches have said that they are there.
+    async fn await_switches(&mut self, switches: BTreeSet<u32>) -> Result<(), DeviceError> {
         let until = Instant::now() + self.settings.answers_within;
-        let is_there = |task: &Self, spine: &u32| {
-            let peer = task.owners.get(spine).map(|owner| &task.peers[*owner]);
-            peer.is_some_and(|peer| peer.nodes.contains(spine))
+        let is_there = |task: &Self, switch: &u32| {
+            let peer = task.owners.get(switch).map(|owner| &task.peers[*owner]);
+            peer.is_some_and(|peer| peer.nodes.contains(switch))
         };
-        while let Some(missing) = spines.iter().find(|spine| !is_there(self, spine)) {
+        while let Some(missing) = switches.iter().find(|spine| !is_there(self, spine)) {
             let missing = |peers: &[Peer]| {
                 let reason = peers.iter().find_map(|peer| peer.unreachable.clone());
                 reason.unwrap_or_else(|| {
@@ -311,7 +315,7 @@ impl Task {
         {
             tracing::warn!(%error, "racks keep labels that no path needs");
         }
-        let entered = self.enter(&entries.set, &entries.clear).await;
+        let entered = self.enter(&entries).await;
         let within = self.settings.answers_within;
         tokio::spawn(async move {
             let confirmed = match confirmed {
@@ -327,7 +331,8 @@ impl Task {
         });
     }
 
-    /// Splits a change into changes at racks and at switches. A label that is replaced is not cleared.
+    /// Splits a change into changes at racks and at switches. A label or a door that is replaced is
+    /// not cleared.
     fn parts(&self, change: &Change) -> Result<(Vec<LabelChange>, Entries), DeviceError> {
         let (mut labels, mut entries) = (Vec::new(), Entries::default());
         for command in &change.set {
@@ -338,6 +343,7 @@ impl Task {
                 Part::Entry(entry) => entries.set.push(entry),
             }
         }
+        let doors: BTreeSet<(u32, u32)> = entries.set.iter().filter_map(Entry::door).collect();
         let set: BTreeSet<(u32, u32)> = labels.iter().map(|label| (label.leaf, label.session)).collect();
         for command in &change.clear {
             match part(command)? {
@@ -345,7 +351,11 @@ impl Task {
                     let cleared = self.label(leaf, session, Vec::new());
                     labels.extend((!set.contains(&(cleared.leaf, session))).then_some(cleared));
                 }
-                Part::Entry(entry) => entries.clear.push(entry),
+                Part::Entry(entry) => {
+                    let is_replaced = entry.door().is_some_and(|door| doors.contains(&door));
+                    let list = if is_replaced { &mut entries.replaced } else { &mut entries.clear };
+                    list.push(entry);
+                }
             }
         }
         Ok((labels, entries))
@@ -356,18 +366,31 @@ impl Task {
     }
 
     /// Has switches keep and forget entries.
-    async fn enter(&mut self, set: &[Entry], clear: &[Entry]) -> Result<(), DeviceError> {
-        for entry in clear {
+    async fn enter(&mut self, entries: &Entries) -> Result<(), DeviceError> {
+        let Entries { set, clear, replaced } = entries;
+        for entry in clear.iter().chain(replaced) {
             self.wanted.remove(entry);
         }
         if set.is_empty() && clear.is_empty() {
             return Ok(());
         }
         // A switch that is gone has nothing to forget.
-        self.await_spines(set.iter().map(|entry| entry.spine).collect()).await?;
+        self.await_switches(set.iter().map(Entry::switch).collect()).await?;
+        if let Some(why) = set.iter().filter_map(Entry::door).find_map(|(leaf, _)| self.doorless(leaf)) {
+            return Err(DeviceError::Refused(why));
+        }
         self.ask(set, clear).await?;
-        self.wanted.extend(set);
+        self.wanted.extend(set.iter().cloned());
         Ok(())
+    }
+
+    /// Returns advice about a leaf that takes no packets without labels.
+    fn doorless(&self, leaf: u32) -> Option<String> {
+        let peer = self.peers.iter().find(|peer| peer.doorless.contains(&leaf))?;
+        let address = peer.address;
+        Some(format!(
+            "the switch of node {leaf} at {address} takes no packets that an application sends itself: renew it"
+        ))
     }
 
     /// Asks all switches at the same time, and waits until all is done; gives the first reason why something
@@ -376,7 +399,7 @@ impl Task {
         let within = self.settings.answers_within;
         let asking = self.peers.iter_mut().map(async |peer| {
             let own = |entries: &[Entry]| -> Vec<Entry> {
-                entries.iter().filter(|entry| peer.nodes.contains(&entry.spine)).copied().collect()
+                entries.iter().filter(|entry| peer.nodes.contains(&entry.switch())).cloned().collect()
             };
             let (set, clear) = (own(set), own(clear));
             let mut words = Vec::new();
@@ -417,6 +440,8 @@ async fn tell(news: &mpsc::Sender<News>, said: &mut Vec<News>) {
 struct Entries {
     set: Vec<Entry>,
     clear: Vec<Entry>,
+    /// Doors whose place others in `set` take.
+    replaced: Vec<Entry>,
 }
 
 /// A command by whom it is for.
@@ -434,7 +459,13 @@ fn part(command: &DeviceCommand) -> Result<Part<'_>, DeviceError> {
             Ok(Part::Label { leaf: *leaf, session: *session, label })
         }
         DeviceCommand::SpineEntry { spine, session, leaf } => {
-            Ok(Part::Entry(Entry { spine: *spine, session: *session, leaf: *leaf }))
+            Ok(Part::Entry(Entry::Block { spine: *spine, session: *session, leaf: *leaf }))
+        }
+        DeviceCommand::LeafDoor { leaf, session, ports, encoding, label } => {
+            let hosts =
+                ports.iter().filter(|port| **port < u128::BITS).fold(0, |hosts, port| hosts | 1 << port);
+            let (kind, label) = (encoding.kind(), label.clone());
+            Ok(Part::Entry(Entry::Door { leaf: *leaf, session: *session, hosts, kind, label }))
         }
         other => Err(DeviceError::foreign(other)),
     }
@@ -675,8 +706,9 @@ mod tests {
             assert!(stream.read_buf(&mut inbox).await.unwrap() > 0);
             say(&mut stream, &[lacks]).await;
         };
-        let entries = [Entry { spine: 26, session: 1, leaf: 20 }];
-        let (entered, ()) = tokio::join!(task.enter(&entries, &[]), serve);
+        let set = vec![Entry::Block { spine: 26, session: 1, leaf: 20 }];
+        let entries = Entries { set, ..Entries::default() };
+        let (entered, ()) = tokio::join!(task.enter(&entries), serve);
         assert!(entered.is_err() && task.wanted.is_empty(), "{entered:?}");
         assert!(!holds_up(&task) && task.peers[0].nodes.is_empty(), "the connection has ended");
     }
@@ -701,8 +733,9 @@ mod tests {
                 assert!(said < 3_000_000, "it is heard without an end");
             }
         };
-        let entries = [Entry { spine: 26, session: 1, leaf: 20 }];
-        let (entered, ()) = tokio::join!(task.enter(&entries, &[]), serve);
+        let set = vec![Entry::Block { spine: 26, session: 1, leaf: 20 }];
+        let entries = Entries { set, ..Entries::default() };
+        let (entered, ()) = tokio::join!(task.enter(&entries), serve);
         let said = entered.unwrap_err().to_string();
         assert!(said.contains("it says more while it is asked"), "{said}");
         assert!(task.said.is_empty() && task.broken.is_empty(), "what it said has gone with it");
@@ -727,7 +760,8 @@ mod tests {
         let task = Task::new(settings, news);
         let change = Change { clear: vec![label(7, 1), label(8, 1), entry(7)], set: vec![label(7, 2)] };
         let (labels, entries) = task.parts(&change).unwrap();
-        assert_eq!(entries, Entries { set: vec![], clear: vec![Entry { spine: 24, session: 7, leaf: 17 }] });
+        let clear = vec![Entry::Block { spine: 24, session: 7, leaf: 17 }];
+        assert_eq!(entries, Entries { clear, ..Entries::default() });
         let expected = [
             LabelChange { leaf: 0, session: 7, label: vec![2; 3] },
             LabelChange { leaf: 0, session: 8, label: vec![] },

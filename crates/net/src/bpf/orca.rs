@@ -5,7 +5,7 @@
 
 use super::{BpfError, Object, Settings, programs};
 use aya::Pod;
-use polycast_wire::label::Fault;
+use polycast_wire::label::{FIXED_LEN, Fault, Header, LABEL_LEN_MAX};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -87,7 +87,7 @@ pub struct SwitchSettings {
     pub down_ports: u32,
     /// Ports that lead up.
     pub up_ports: u32,
-    /// Number of sessions that a spine has entries for.
+    /// Number of sessions that a spine has entries for, and a leaf doors.
     pub entries_max: u32,
 }
 
@@ -135,6 +135,13 @@ struct Blocked([u64; 2]);
 
 #[derive(Clone, Copy)]
 #[repr(C)]
+struct Door {
+    hosts: [u32; DOWN_MAX as usize / 32],
+    header: [u8; FIXED_LEN + LABEL_LEN_MAX],
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
 struct Role {
     is_agent: u32,
     slow_interface: u32,
@@ -163,6 +170,9 @@ unsafe impl Pod for Buckets {}
 // SAFETY: an array of integers, as `struct ports` in bpf/orca_switch.c.
 #[allow(unsafe_code)]
 unsafe impl Pod for Blocked {}
+// SAFETY: only integers and bytes, without padding, as `struct door` in bpf/orca_switch.c.
+#[allow(unsafe_code)]
+unsafe impl Pod for Door {}
 // SAFETY: only integers, without padding, as `struct role` in bpf/orca_agent.c.
 #[allow(unsafe_code)]
 unsafe impl Pod for Role {}
@@ -215,7 +225,10 @@ impl KernelSwitch {
                 vec![("layer", 2), ("core_at", down_at), ("pods_core_at", pods_down_at)]
             }
         });
-        let sizes = vec![("filter", up_ports.max(1)), ("entries", entries_max.max(1))];
+        let is_leaf = matches!(layer, Layer::Leaf { .. });
+        let (doors_max, entries_max) = if is_leaf { (entries_max, 0) } else { (0, entries_max) };
+        let sizes =
+            vec![("filter", up_ports.max(1)), ("entries", entries_max.max(1)), ("doors", doors_max.max(1))];
         let object = Object::load("orca_switch", &programs::ORCA_SWITCH, &Settings { constants, sizes })?;
         Ok(KernelSwitch { object, settings, interfaces: BTreeMap::new() })
     }
@@ -302,6 +315,49 @@ impl KernelSwitch {
             return self.object.remove::<Blocked>("entries", key);
         }
         self.object.insert("entries", key, Blocked([ports as u64, (ports >> 64) as u64]))
+    }
+
+    /// The door of a leaf for a session: the ports of the hosts whose packets without a label it takes, as bits,
+    /// and the header that it puts before them; without one it is only the way out, to hosts.
+    ///
+    /// # Errors
+    /// The table is full.
+    ///
+    /// # Panics
+    /// If the label is longer than [`LABEL_LEN_MAX`].
+    pub fn set_door(&mut self, hosts: u128, header: Header<'_>) -> Result<(), BpfError> {
+        let mut bytes = Vec::with_capacity(FIXED_LEN + LABEL_LEN_MAX);
+        if !header.label.is_empty() {
+            header.emit(&mut bytes);
+        }
+        bytes.resize(FIXED_LEN + LABEL_LEN_MAX, 0);
+        let header_bytes = bytes.try_into().expect("the label has at most as many bytes");
+        let word = |at: usize| (hosts >> (32 * at)) as u32;
+        let door = Door { hosts: std::array::from_fn(word), header: header_bytes };
+        self.object.insert("doors", header.session.to_be(), door)
+    }
+
+    /// A leaf has no door for a session any more.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn remove_door(&mut self, session: u32) -> Result<(), BpfError> {
+        self.object.remove::<Door>("doors", session.to_be())
+    }
+
+    /// Runs the program on a packet that came in by an interface; gives the action that it took, and the packet
+    /// as it left it.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn try_on(&mut self, interface: u32, packet: &[u8]) -> Result<(u32, Vec<u8>), BpfError> {
+        /// Length of `struct __sk_buff`, and offset of `ingress_ifindex` and `ifindex` in it.
+        const CONTEXT_LEN: usize = 192;
+        const IFINDEX_AT: usize = 40;
+        let mut context = [0; CONTEXT_LEN];
+        context[IFINDEX_AT..IFINDEX_AT + 4].copy_from_slice(&interface.to_ne_bytes());
+        let (action, packet, _) = self.object.try_in("orca_switch", packet, 1, Some(&context))?;
+        Ok((action, packet))
     }
 
     /// Returns the counters of the switch.

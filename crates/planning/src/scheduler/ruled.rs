@@ -6,6 +6,7 @@
 
 use super::{Decision, Draft, Pending, RequestId, Wish};
 use crate::choice::{Choice, Moment};
+use crate::fabric::Asked;
 use crate::fabric_name::FabricName;
 use crate::network_state::NetworkState;
 use crate::plan::{Plan, Refusal};
@@ -86,7 +87,7 @@ impl Fabrics {
 
     /// Returns true if a fabric could carry the request now.
     fn can_carry(&self, network: &NetworkState, request: &Pending) -> bool {
-        self.in_order(request.wish).any(|fabric| fabric.plan(network, &request.group).is_ok())
+        self.in_order(request.wish).any(|fabric| Asked::by(request).plan(fabric, network).is_ok())
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
-use polycast_planning::labels::{LabelOptions, LabelPlan};
+use polycast_planning::labels::{LabelOptions, LabelPlan, ManySession};
 use polycast_topology::{Clos, Failures};
 use proptest::prelude::*;
 
@@ -131,6 +131,100 @@ proptest! {
             prop_assert!(Fault::ALL.iter().all(|fault| switch.dropped(*fault) == 0));
         }
     }
+}
+
+/// A plain packet of a host that may send reaches all members but no stranger, and as it was sent; one of any
+/// other host reaches none.
+#[test]
+fn programs_of_members_reach_all_members_and_no_other_host() {
+    let clos = Clos::new(3, 2, 2, 3, 2).unwrap();
+    let planner = planner(clos, 9);
+    let (session, none) = (0xef00_0007, Failures::none());
+    let members = [0, 1, 7, 8, 15];
+    let many = ManySession::new(&planner, session.into(), &members, &none).unwrap();
+    let mut switches: BTreeMap<Node, Switch> = (clos.hosts()..clos.node_count())
+        .map(|node| (node, Switch::new(Arc::clone(&planner), node, 10)))
+        .collect();
+    for state in many.spine_state().chunk_by(|a, b| a.spine == b.spine) {
+        let port = |leaf: Node| clos.port_to(state[0].spine, leaf).unwrap();
+        let ports = state.iter().fold(0, |ports, state| ports | 1 << port(state.leaf));
+        outputs(switches.get_mut(&state[0].spine).unwrap(), Input::Block { session, ports });
+    }
+    for leaf in 0..clos.leafs() {
+        let agents = Input::Agents { active: vec![0], rack: 1 };
+        outputs(switches.get_mut(&clos.leaf(leaf)).unwrap(), agents);
+    }
+    let mut labels: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
+    for entry in many.leaf_hosts() {
+        let first = entry.leaf * clos.hosts_per_leaf() + entry.hosts.trailing_zeros();
+        let label = many.label(&planner, first).unwrap().clone();
+        let door = Some(Door { hosts: entry.hosts, kind: LabelKind::Filter, label });
+        outputs(switches.get_mut(&clos.leaf(entry.leaf)).unwrap(), Input::Door { session, door });
+        labels.insert(entry.leaf, planner.format().leaf_label(entry.hosts).0);
+    }
+    for host in 0..clos.hosts() {
+        let (leaf, port) = (clos.neighbor(host, 0), host % clos.hosts_per_leaf());
+        let sent = outputs(switches.get_mut(&leaf).unwrap(), Input::Plain { port, session, is_odd: false });
+        let is_member = members.contains(&host);
+        let [Output::Wrapped { port: up }] = sent[..] else {
+            let has_door = labels.contains_key(&clos.leaf_index_of(host));
+            let refused = switches[&leaf].dropped(Fault::NotASource) > 0;
+            assert!(!is_member && refused == has_door, "host {host}: {sent:?}");
+            continue;
+        };
+        assert!(is_member, "host {host}");
+        let label = &switches[&leaf].door(session).unwrap().label;
+        let next = clos.neighbor(leaf, up);
+        let mut under_way = vec![(next, clos.port_to(next, leaf).unwrap(), packet(session, &label.0))];
+        let mut got: BTreeMap<Node, u32> = BTreeMap::new();
+        while let Some((node, port, bytes)) = under_way.pop() {
+            for output in outputs(switches.get_mut(&node).unwrap(), Input::Packet { port, header: &bytes }) {
+                match output {
+                    Output::Unwrapped { port } => *got.entry(clos.neighbor(node, port)).or_default() += 1,
+                    Output::Copy { port } if clos.neighbor(node, port) < clos.hosts() => {
+                        let leaf_label = &labels[&clos.leaf_index_of(clos.neighbor(node, port))];
+                        under_way.push((node, port, packet(session, leaf_label)));
+                    }
+                    Output::Copy { port } => {
+                        let next = clos.neighbor(node, port);
+                        under_way.push((next, clos.port_to(next, node).unwrap(), bytes.clone()));
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        assert_eq!(got, members.iter().map(|host| (*host, 1)).collect(), "what host {host} sends");
+    }
+}
+
+#[test]
+fn doors_are_few_and_odd_packets_are_dropped() {
+    let clos = Clos::leaf_spine(2, 3, 4).unwrap();
+    let planner = planner(clos, 8);
+    let mut leaf = Switch::new(Arc::clone(&planner), clos.leaf(0), 1);
+    let label = Label(vec![0; planner.format().bytes() as usize]);
+    let door = Door { hosts: 0b10, kind: LabelKind::Filter, label };
+    let plain = |port, is_odd| Input::Plain { port, session: 5, is_odd };
+    assert_eq!(outputs(&mut leaf, plain(1, false)), [Output::Pass]);
+    assert_eq!(outputs(&mut leaf, Input::Door { session: 5, door: Some(door.clone()) }), []);
+    let full = outputs(&mut leaf, Input::Door { session: 6, door: Some(door.clone()) });
+    assert_eq!(full, [Output::Full { session: 6 }]);
+    assert_eq!(outputs(&mut leaf, plain(1, false)), [Output::Wrapped { port: 4 }]);
+    for (port, is_odd, fault) in [
+        (0, false, Fault::NotASource),
+        (4, true, Fault::NotASource),
+        (1, true, Fault::Malformed),
+        (9, false, Fault::NoPort),
+    ] {
+        let before = leaf.dropped(fault);
+        outputs(&mut leaf, plain(port, is_odd));
+        assert_eq!(leaf.dropped(fault), before + 1, "port {port}");
+    }
+    assert_eq!(outputs(&mut leaf, Input::Door { session: 5, door: None }), []);
+    assert_eq!(outputs(&mut leaf, plain(1, true)), [Output::Pass]);
+    let mut spine = Switch::new(Arc::clone(&planner), clos.spine(0, 0), 1);
+    assert_eq!(outputs(&mut spine, Input::Door { session: 5, door: Some(door) }), []);
+    assert_eq!(outputs(&mut spine, plain(1, false)), [Output::Pass]);
 }
 
 #[test]

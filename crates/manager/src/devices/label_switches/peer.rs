@@ -2,7 +2,7 @@
 
 use super::super::{DeviceError, PAUSES};
 use polycast_net::devices::{Pauses, Remarks};
-use polycast_types::Printable;
+use polycast_types::{LabelKind, Printable};
 use polycast_wire::switches::{Change as WireChange, FRAME_LEN_MAX, Word};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -14,23 +14,50 @@ use tokio::time::Instant;
 /// Words that are kept while a process is asked: more than it has switches and links.
 const WORDS_MAX: usize = 1 << 16;
 
-/// An entry of a spine switch.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Entry {
-    pub(super) spine: u32,
-    pub(super) session: u32,
-    pub(super) leaf: u32,
+/// An entry of a switch.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Entry {
+    /// A spine leaves a leaf out.
+    Block { spine: u32, session: u32, leaf: u32 },
+    /// A leaf takes packets without labels.
+    Door { leaf: u32, session: u32, hosts: u128, kind: LabelKind, label: Vec<u8> },
 }
 
 impl Entry {
-    fn set(&self) -> WireChange {
-        let Entry { spine, session, leaf } = *self;
-        WireChange::SetEntry { spine, session, leaf }
+    /// The switch that it is for.
+    pub(super) fn switch(&self) -> u32 {
+        match self {
+            Entry::Block { spine, .. } => *spine,
+            Entry::Door { leaf, .. } => *leaf,
+        }
     }
 
-    fn clear(&self) -> WireChange {
-        let Entry { spine, session, leaf } = *self;
-        WireChange::ClearEntry { spine, session, leaf }
+    /// The leaf and session of a door: it has one of each.
+    pub(super) fn door(&self) -> Option<(u32, u32)> {
+        match self {
+            Entry::Block { .. } => None,
+            Entry::Door { leaf, session, .. } => Some((*leaf, *session)),
+        }
+    }
+
+    fn set(&self) -> WireChange<'_> {
+        match self {
+            Entry::Block { spine, session, leaf } => {
+                WireChange::SetEntry { spine: *spine, session: *session, leaf: *leaf }
+            }
+            Entry::Door { leaf, session, hosts, kind, label } => {
+                WireChange::SetDoor { leaf: *leaf, session: *session, hosts: *hosts, kind: *kind, label }
+            }
+        }
+    }
+
+    fn clear(&self) -> WireChange<'_> {
+        match self {
+            Entry::Block { spine, session, leaf } => {
+                WireChange::ClearEntry { spine: *spine, session: *session, leaf: *leaf }
+            }
+            Entry::Door { leaf, session, .. } => WireChange::ClearDoor { leaf: *leaf, session: *session },
+        }
     }
 }
 
@@ -43,6 +70,8 @@ pub(super) struct Peer {
     pub(super) address: SocketAddr,
     /// The switches that it has, as it said over the connection that there is.
     pub(super) nodes: BTreeSet<u32>,
+    /// Those of them that have no doors for packets without labels.
+    pub(super) doorless: BTreeSet<u32>,
     /// Its switches that lack an encoding, and what to do about each: until then nothing is set up. As it
     /// said over the connection that there is.
     pub(super) lacking: BTreeMap<u32, String>,
@@ -69,6 +98,7 @@ impl Peer {
         Peer {
             address,
             nodes: BTreeSet::new(),
+            doorless: BTreeSet::new(),
             lacking: BTreeMap::new(),
             unreachable: None,
             connection: None,
@@ -93,6 +123,7 @@ impl Peer {
             }
         }
         self.nodes.clear();
+        self.doorless.clear();
         self.lacking.clear();
         self.again_at = Instant::now() + self.pauses.take();
     }
