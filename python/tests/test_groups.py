@@ -25,6 +25,26 @@ def test_a_group_lasts_as_long_as_its_block(cluster: Cluster) -> None:
         group.remove()
 
 
+def test_several_hosts_send_and_others_come_and_go(cluster: Cluster) -> None:
+    source, second, third, *_ = cluster
+    both = [source.name, second.name]
+    until("the agents know each other", lambda: len(source.status().peers) == len(cluster))
+    with polycast.group("talk", both, sources=both, agent=source) as group:
+        assert (group.sources, group.members) == (tuple(both), tuple(sorted(both)))
+        more = group.change(add=third.name, sources=[third.name])
+        assert (more.address, set(more.sources)) == (group.address, {*both, third.name})
+        assert set(more.members) == {*both, third.name}
+        fewer = more.change(remove=[second.name])
+        assert set(fewer.members) == set(fewer.sources) == {source.name, third.name}
+        for change, why in [
+            ({}, "required"),
+            ({"remove": "nobody-of-this-name"}, "is not a receiver"),
+            ({"sources": third.name}, "is a source of this group already"),
+        ]:
+            with pytest.raises(errors.PolycastError, match=why):
+                group.change(**change)
+
+
 def test_what_cannot_be_a_group(cluster: Cluster) -> None:
     source, other, *_ = cluster
     until("the agents know each other", lambda: len(source.status().peers) == len(cluster))

@@ -155,6 +155,7 @@ pub(crate) fn extend(agent: &AgentKey, extend: api::Extend) -> Result<Input, Ref
         time: span(extend.time_ms),
         add: bounded(extend.add, RECEIVERS_MAX, "receivers")?,
         remove: bounded(extend.remove, RECEIVERS_MAX, "receivers")?,
+        sources: bounded(extend.further_sources, RECEIVERS_MAX, "sources")?,
     })
 }
 
@@ -474,7 +475,7 @@ pub(crate) fn denial(denial: &Denial) -> Refusal {
         Denial::Draining(_) => Kind::Denied,
         Denial::NotHeld(_) => Kind::RequestUnknown,
         Denial::NotReceiver(_) => Kind::ReceiverUnknown,
-        Denial::AlreadyReceiver(_) => Kind::ReceiverTwice,
+        Denial::AlreadyReceiver(_) | Denial::AlreadySource(_) => Kind::ReceiverTwice,
         Denial::Rejected(_) | Denial::NoPlace { .. } | Denial::Unchangeable(_) => Kind::Denied,
     };
     Refusal::new(kind, denial.to_string())

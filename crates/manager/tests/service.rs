@@ -270,13 +270,13 @@ async fn requests_wait_change_and_go() {
     // The first in the queue goes: the other one moves up.
     a.say(Said::Withdraw(Withdraw { request_id: 2 })).await;
     assert_eq!(b.waiting().await, 0);
-    let extend = Extend { request_id: 1, time_ms: Some(60_000), add: vec!["c".into()], remove: Vec::new() };
+    let extend = Extend { request_id: 1, time_ms: Some(60_000), add: vec!["c".into()], ..Extend::default() };
     a.say(Said::Extend(extend)).await;
     let Told::Extended(extended) = a.next().await.unwrap() else { panic!() };
     let granted = extended.granted.unwrap();
     assert_eq!((granted.receivers.len(), granted.lease_ms), (2, Some(60_000)));
     assert_eq!(granted.channel, held.channel);
-    let extend = Extend { request_id: 9, time_ms: Some(1), add: Vec::new(), remove: Vec::new() };
+    let extend = Extend { request_id: 9, time_ms: Some(1), add: Vec::new(), ..Extend::default() };
     a.say(Said::Extend(extend)).await;
     let Told::Extended(extended) = a.next().await.unwrap() else { panic!() };
     assert_eq!(extended.denied.unwrap().kind, "request-unknown");
@@ -284,7 +284,7 @@ async fn requests_wait_change_and_go() {
     a.say(Said::Withdraw(Withdraw { request_id: 1 })).await;
     b.granted().await;
     // A path for a time ends by itself, and its holder hears that.
-    b.say(Said::Extend(Extend { request_id: 1, time_ms: Some(50), add: Vec::new(), remove: Vec::new() }))
+    b.say(Said::Extend(Extend { request_id: 1, time_ms: Some(50), add: Vec::new(), ..Extend::default() }))
         .await;
     assert!(matches!(b.next().await.unwrap(), Told::Extended(_)));
     let Told::Ended(ended) = b.next().await.unwrap() else { panic!() };

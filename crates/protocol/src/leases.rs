@@ -40,6 +40,7 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use changes::{GroupChange, several_sources};
 use core::net::IpAddr;
 use members::{Arrival, Members};
 use polycast_planning::estimate::Estimate;
@@ -290,7 +291,14 @@ impl Leases {
             Input::Found { commands } => self.found(now, &commands),
             Input::Request(request) => self.request(now, request),
             Input::Withdraw { request } => self.withdraw(&request),
-            Input::Extend { request, time, add, remove } => self.extend(now, request, time, &add, &remove),
+            Input::Extend { request, time, add, remove, sources } => {
+                self.extend(
+                    now,
+                    request,
+                    time,
+                    GroupChange { add: &add, remove: &remove, sources: &sources },
+                );
+            }
             Input::Release { request, plan } => self.release(now, &request, plan),
             Input::Reached { agent, unreachable, reachable } => {
                 self.members.note_reached(now, &agent, &unreachable, &reachable);
@@ -627,9 +635,7 @@ impl Leases {
         let (group, missed) = self.spare_drained(request, (group, missed))?;
         let any_packets = request.agent.request(request.request).is_group();
         if !request.further_sources.is_empty() && !any_packets {
-            return Err(Denial::Rejected(
-                "only a group of an application's own packets has several sources".into(),
-            ));
+            return Err(several_sources());
         }
         let wish = Wish { any_packets, ..request.wish };
         self.fabrics.check_wish(wish).map_err(|refusal| self.refused(refusal))?;

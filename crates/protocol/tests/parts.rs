@@ -512,7 +512,7 @@ fn a_path_that_has_changed_is_not_judged() {
         let mut grant = ask(&mut manager, seconds(0), 0, 1, &[1]);
         if changes {
             let (request, add) = (agent(0).request(1), names(&[2]));
-            let extend = Input::Extend { request, time: None, add, remove: Vec::new() };
+            let extend = Input::Extend { request, time: None, add, remove: Vec::new(), sources: Vec::new() };
             let outputs = apply(&mut manager, seconds(1), extend);
             assert!(outputs.iter().any(|output| matches!(output, Output::Replanned { .. })), "{outputs:?}");
             let changed = outputs.into_iter().find_map(|output| match output {
@@ -553,7 +553,8 @@ fn a_path_with_a_part_that_rests_goes_on_as_it_is() {
     assert_eq!(after.restore(seconds(3), records), []);
     let request = agent(0).request(7);
     let add = names(&[3]);
-    let extend = Input::Extend { request: request.clone(), time: None, add, remove: Vec::new() };
+    let extend =
+        Input::Extend { request: request.clone(), time: None, add, remove: Vec::new(), sources: Vec::new() };
     let outputs = apply(&mut after, seconds(4), extend);
     let refused = outputs.iter().any(|output| matches!(output, Output::Extended { result: Err(_), .. }));
     assert!(refused, "{outputs:?}");
@@ -562,7 +563,7 @@ fn a_path_with_a_part_that_rests_goes_on_as_it_is() {
     assert_eq!(known, [grant.plan_id], "the path is as it was");
     // A longer time is none of the parts' business.
     let time = Some(Duration::from_secs(5));
-    let extend = Input::Extend { request, time, add: Vec::new(), remove: Vec::new() };
+    let extend = Input::Extend { request, time, add: Vec::new(), remove: Vec::new(), sources: Vec::new() };
     let outputs = apply(&mut after, seconds(4), extend);
     assert!(
         outputs.iter().any(|output| matches!(output, Output::Extended { result: Ok(_), .. })),

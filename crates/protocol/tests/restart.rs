@@ -166,7 +166,13 @@ fn a_path_is_named_with_receivers_that_are_gone() {
     let first = granted(&apply(&mut before, Time(0), Input::Request(wanted))).unwrap();
     apply(&mut before, Time(1), Input::Leave { agent: agent(1), keeps: false });
     let request = agent(0).request(1);
-    let smaller = Input::Extend { request, time: None, add: vec![], remove: vec![NAMES[2].into()] };
+    let smaller = Input::Extend {
+        request,
+        time: None,
+        add: vec![],
+        remove: vec![NAMES[2].into()],
+        sources: Vec::new(),
+    };
     let outputs = apply(&mut before, Time(2), smaller);
     let grant = outputs.iter().find_map(|output| match output {
         Output::Extended { result: Ok(grant), .. } => grant.clone(),

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Group:
-    """A group that this host sends to. `address` and `port` belong to it alone; any other UDP port at the address will do, too. `rate_bps`
-    is the rate to keep to, which no agent and no switch enforces; it is `None` on a shared network. `with` removes the group at its end."""
+    """A group that this host sends to, and the others of `sources`. `address` and `port` belong to it alone; any other UDP port at the
+    address will do, too. `rate_bps` is the rate to keep to, which no agent and no switch enforces; it is `None` on a shared network. `with`
+    removes the group at its end."""
 
     name: str
     address: str
@@ -26,15 +27,31 @@ class Group:
     members: tuple[str, ...]
     # Option that names the agent.
     _at: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    sources: tuple[str, ...] = ()
 
     def away(self) -> tuple[str, ...]:
-        """Returns the members whose agents are not connected to the manager now. Raises `PolycastError` if the group is gone or has no
+        """Returns the members and sources whose agents are not connected to the manager now. Raises `PolycastError` if the group is gone or has no
         path."""
         listed: list[dict[str, Any]] = run_any(["group", "ls", *self._at])
         for one in listed:
             if one["name"] == self.name and one["address"] == self.address:
                 return tuple(one["away"])
         raise PolycastError(f"the group {self.name} is not at {self.address} any more")
+
+    def change(
+        self,
+        *,
+        add: str | Sequence[str] = (),
+        sources: str | Sequence[str] = (),
+        remove: str | Sequence[str] = (),
+    ) -> Group:
+        """Takes in further members (`add`) and further hosts that send (`sources`), takes out those of `remove`, and returns the group as it
+        is then. The address stays. Raises `PolycastError` if the path cannot change so: then nothing has changed."""
+        arguments = ["group", "change", *self._at]
+        for option, names in [("add", add), ("source", sources), ("remove", remove)]:
+            if names:
+                arguments.append(f"--{option}={','.join(one_or_more(option, names))}")
+        return _group(run_json([*arguments, "--", self.name]), self._at)
 
     def remove(self) -> None:
         """Gives the path back: packets to the address arrive nowhere, except on ordinary switches that forward to all who have joined."""
@@ -47,10 +64,16 @@ class Group:
         self.remove()
 
 
+def _group(made: dict[str, Any], at: tuple[str, ...]) -> Group:
+    members, sources = tuple(made["members"]), tuple(made["sources"])
+    return Group(made["name"], made["address"], made["port"], made["fabric"], made["rate_bps"], members, at, sources)
+
+
 def group(
     name: str,
     to: str | Sequence[str],
     *,
+    sources: str | Sequence[str] = (),
     fabric: str | None = None,
     rate: str | None = None,
     agent: Agent | None = None,
@@ -59,6 +82,7 @@ def group(
     `Group.address`. Receivers join the address as usual (`IP_ADD_MEMBERSHIP`). No packet goes through an agent, and nothing repairs packets.
     The group lasts until it is removed, also after this process.
 
+    `sources` are the agents whose hosts send, this one among them; without it this host sends alone. A source may be in `to`, too.
     `fabric` has to carry it; without it the best one that can does. `rate` (`"500mbit"`) is what the path must have. `agent` is an agent
     that is not at its usual socket.
     """
@@ -68,7 +92,7 @@ def group(
         agent._connection
         at = (f"--socket={agent.socket}",)
     arguments = ["group", "create", *at, f"--to={','.join(one_or_more('to', to))}"]
+    arguments += [f"--source={','.join(one_or_more('sources', sources))}"] if sources else []
     arguments += [f"--fabric={text_of('fabric', fabric)}"] if fabric is not None else []
     arguments += [f"--rate={text_of('rate', rate)}"] if rate is not None else []
-    made = run_json([*arguments, "--", text_of("name", name)])
-    return Group(made["name"], made["address"], made["port"], made["fabric"], made["rate_bps"], tuple(made["members"]), at)
+    return _group(run_json([*arguments, "--", text_of("name", name)]), at)

@@ -223,6 +223,7 @@ fn input(words: &mut Words<'_>) -> Input {
             time: words.flip().then(|| words.span()),
             add: words.names(),
             remove: words.names(),
+            sources: words.names(),
         },
         14 => Input::Release { request: asked(words), plan: PlanId(words.number(4)) },
         _ => match words.below(3) {

@@ -545,7 +545,7 @@ impl World {
             }
         }
         let request = self.key(at).request(request);
-        self.call(at, Input::Extend { request, time, add, remove });
+        self.call(at, Input::Extend { request, time, add, remove, sources: Vec::new() });
     }
 
     /// Requests a path to send again the data that receivers did not get.

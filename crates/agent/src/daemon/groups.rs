@@ -10,7 +10,7 @@ use super::manager_link::{GroupPath, GroupWanted};
 use super::shared::Shared;
 use super::users::User;
 use kept::Kept;
-use polycast_api::agent::{self as api, CreateGroupRequest};
+use polycast_api::agent::{self as api, ChangeGroupRequest, CreateGroupRequest};
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager::{self, GroupReport};
 use polycast_net::store::check_name;
@@ -235,6 +235,74 @@ impl Groups {
                 Err(refusal)
             }
             (Err(refusal), None) => Err(refusal),
+        }
+    }
+
+    /// Takes members and sources into a group of this host, and others out.
+    pub(super) async fn change(&self, user: User, change: ChangeGroupRequest) -> Result<api::Group, Refusal> {
+        let ChangeGroupRequest { name, add, sources, remove, .. } = change;
+        if add.is_empty() && sources.is_empty() && remove.is_empty() {
+            return Err(invalid("no host is named to come or to go".into()));
+        }
+        check_hosts("member", &add)?;
+        check_hosts("source", &sources)?;
+        check_hosts("host", &remove)?;
+        if let Some(both) = remove.iter().find(|name| add.contains(name) || sources.contains(name)) {
+            return Err(invalid(format!("'{}' cannot come and go at the same time", Printable(both))));
+        }
+        let request = self.own(user, &name)?;
+        let status = self.shared.link.manager_status().await?;
+        check_known(&add, &status)?;
+        check_known(&sources, &status)?;
+        let extend = manager::Extend {
+            request_id: request,
+            add: add.clone(),
+            remove: remove.clone(),
+            further_sources: sources.clone(),
+            time_ms: None,
+        };
+        self.shared.link.change_group(extend).await?;
+        {
+            let mut table = self.lock();
+            let group = table.get_mut(&name).filter(|group| group.kept.request == request);
+            let Some(group) = group else {
+                let message = format!("the group '{}' has ended", Printable(&name));
+                return Err(Refusal::new(Kind::GroupUnknown, message));
+            };
+            // Another path, if it is ever asked for, leads to these.
+            let stays = |name: &String| !remove.contains(name);
+            group.kept.members.retain(stays);
+            group.kept.members.extend(add);
+            group.kept.further_sources.retain(stays);
+            group.kept.further_sources.extend(sources);
+        }
+        self.look();
+        self.write(&self.lock())?;
+        tracing::info!(group = %Printable(&name), "changed");
+        self.shared.link.report().await;
+        let report = self.lock().get(&name).map(|group| group.report(&name)).unwrap_or_default();
+        Ok(group_of(&self.shared.name, report, None))
+    }
+
+    /// The request of a group of this host that has a path.
+    fn own(&self, user: User, name: &str) -> Result<u64, Refusal> {
+        let table = self.lock();
+        let Some(group) = table.get(name) else {
+            let message = format!("there is no group '{}' that was made on this host", Printable(name));
+            return Err(Refusal::new(Kind::GroupUnknown, message));
+        };
+        if !user.may_end(Some(group.kept.uid)) {
+            let uid = group.kept.uid;
+            let whose =
+                format!("the group '{name}' is user {uid}'s: root and the agent's user may change it");
+            return Err(Refusal::new(Kind::NotAllowed, whose));
+        }
+        match group.kept.path {
+            Some(_) => Ok(group.kept.request),
+            None => {
+                let message = format!("the group '{}' has no path now: change it later", Printable(name));
+                Err(Refusal::new(Kind::Denied, message))
+            }
         }
     }
 

@@ -317,7 +317,7 @@ impl Sends {
             ));
         };
         let (added, removed) = (add.clone(), remove.clone());
-        let extend = manager::Extend { request_id, time_ms: time, add, remove };
+        let extend = manager::Extend { request_id, time_ms: time, add, remove, further_sources: Vec::new() };
         let Some(changed) = self.shared.link.extend(extend).await? else { return Ok(None) };
         // What has been granted meanwhile is known by now, or is on its way: the answer came after it.
         let mut standing = standing;

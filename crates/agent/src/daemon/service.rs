@@ -22,16 +22,17 @@ use polycast_api::agent::agent_server::Agent;
 use polycast_api::agent::fetch_request::What;
 use polycast_api::agent::send_event::Event;
 use polycast_api::agent::{
-    AddRequest, AssembleRequest, Caller, CreateGroupRequest, CreateStreamRequest, CreateStreamResponse,
-    DeleteRequest, DeleteResponse, DrainRequest, DrainResponse, EndStreamRequest, EndStreamResponse,
-    EndpointUse, ExtendRequest, ExtendResponse, FetchEvent, FetchRequest, FilesEvent, FilesRequest,
-    FillRequest, Group, LeaveStreamRequest, LeaveStreamResponse, ListGroupsRequest, ListGroupsResponse,
-    ListRequest, ListResponse, ListStreamsRequest, ListStreamsResponse, ManagerStatusResponse, Object, Peer,
-    PinRequest, PublishRequest, PublishResponse, PutRequest, ReadRequest, ReceiveMessagesRequest,
-    ReceiveMessagesResponse, RegisterRequest, RegisterResponse, RemoveGroupRequest, RemoveGroupResponse,
-    RemoveRequest, RemoveResponse, SendEvent, SendMessagesRequest, SendMessagesResponse, SendRequest,
-    StatusRequest, StatusResponse, SubscribeRequest, TakeRequest, TakeResponse, TopicEvent,
-    UnregisterRequest, UnregisterResponse, WatchEvent, WatchRequest, WithdrawRequest, WithdrawResponse,
+    AddRequest, AssembleRequest, Caller, ChangeGroupRequest, CreateGroupRequest, CreateStreamRequest,
+    CreateStreamResponse, DeleteRequest, DeleteResponse, DrainRequest, DrainResponse, EndStreamRequest,
+    EndStreamResponse, EndpointUse, ExtendRequest, ExtendResponse, FetchEvent, FetchRequest, FilesEvent,
+    FilesRequest, FillRequest, Group, LeaveStreamRequest, LeaveStreamResponse, ListGroupsRequest,
+    ListGroupsResponse, ListRequest, ListResponse, ListStreamsRequest, ListStreamsResponse,
+    ManagerStatusResponse, Object, Peer, PinRequest, PublishRequest, PublishResponse, PutRequest,
+    ReadRequest, ReceiveMessagesRequest, ReceiveMessagesResponse, RegisterRequest, RegisterResponse,
+    RemoveGroupRequest, RemoveGroupResponse, RemoveRequest, RemoveResponse, SendEvent, SendMessagesRequest,
+    SendMessagesResponse, SendRequest, StatusRequest, StatusResponse, SubscribeRequest, TakeRequest,
+    TakeResponse, TopicEvent, UnregisterRequest, UnregisterResponse, WatchEvent, WatchRequest,
+    WithdrawRequest, WithdrawResponse,
 };
 use polycast_api::convert::app_id;
 use polycast_api::error::{Kind, Refusal, check_version};
@@ -558,6 +559,13 @@ impl Agent for Service {
         let request = request.into_inner();
         check_version(request.protocol_version)?;
         Ok(Response::new(self.groups.create(user, request).await?))
+    }
+
+    async fn change_group(&self, request: Request<ChangeGroupRequest>) -> Result<Response<Group>, Status> {
+        let user = User::of(&request)?;
+        let request = request.into_inner();
+        check_version(request.protocol_version)?;
+        Ok(Response::new(self.groups.change(user, request).await?))
     }
 
     async fn remove_group(

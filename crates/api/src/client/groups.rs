@@ -2,7 +2,7 @@
 
 use super::{AgentClient, ClientError};
 use crate::PROTOCOL_VERSION;
-use crate::agent::{CreateGroupRequest, Group, ListGroupsRequest, RemoveGroupRequest};
+use crate::agent::{ChangeGroupRequest, CreateGroupRequest, Group, ListGroupsRequest, RemoveGroupRequest};
 use polycast_types::Rate;
 
 impl AgentClient {
@@ -29,6 +29,24 @@ impl AgentClient {
             sources,
         };
         Ok(self.stub.clone().create_group(request).await?.into_inner())
+    }
+
+    /// Takes further members and sources into a group that was made at this agent, and hosts out of it. The
+    /// address stays.
+    ///
+    /// # Errors
+    /// There is none of the name, it is another user's, its path cannot change so, or the agent or the manager
+    /// cannot be reached.
+    pub async fn change_group(
+        &self,
+        name: &str,
+        add: Vec<String>,
+        sources: Vec<String>,
+        remove: Vec<String>,
+    ) -> Result<Group, ClientError> {
+        let (protocol_version, name) = (PROTOCOL_VERSION, name.into());
+        let request = ChangeGroupRequest { protocol_version, name, add, sources, remove };
+        Ok(self.stub.clone().change_group(request).await?.into_inner())
     }
 
     /// Gives a group back that was made at this agent.

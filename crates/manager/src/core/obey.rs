@@ -223,8 +223,14 @@ impl Inner {
     }
 
     fn extended(&mut self, request: &RequestKey, result: Result<Option<Grant>, Denial>) {
-        let waits =
-            result.iter().flatten().map(|grant| grant.plan_id).find(|plan| self.readiness.has_words(*plan));
+        // Nothing repairs what a new source of a group sends too early.
+        let is_early = |grant: &&Grant| {
+            request.is_group()
+                && readiness::has_rules(&grant.plan)
+                && self.readiness.is_under_way(grant.plan_id)
+        };
+        let waits = |grant: &&Grant| self.readiness.has_words(grant.plan_id) || is_early(grant);
+        let waits = result.iter().flatten().find(waits).map(|grant| grant.plan_id);
         let answer: Result<_, Refusal> =
             result.map_err(|denial| convert::denial(&denial)).and_then(|grant| {
                 grant.map(|grant| convert::granted(request.request, grant, &self.names())).transpose()
@@ -235,7 +241,7 @@ impl Inner {
         };
         let extended = api::Extended { request_id: request.request, granted, denied };
         match waits {
-            // Behind the grant that it changes.
+            // Behind the grant that it changes, or when devices have the change.
             Some(plan) => self.tell_when_ready(plan, &request.agent, Message::Extended(extended)),
             None => self.tell(&request.agent, Message::Extended(extended)),
         }

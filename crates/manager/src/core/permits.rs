@@ -215,6 +215,25 @@ impl Inner {
         })
     }
 
+    /// Checks that the policy allows what a group would become: each source has to be allowed to send to each
+    /// member. No transfer of ours brings the packets, which would leave a host out.
+    pub(super) fn judge_change(&self, input: &Input) -> Result<(), Refusal> {
+        let Input::Extend { request, add, remove, sources, .. } = input else { return Ok(()) };
+        if !request.is_group() || add.is_empty() && sources.is_empty() {
+            return Ok(());
+        }
+        let Some(lease) = self.machine.leases().find(|lease| lease.key == request) else { return Ok(()) };
+        let Some(name) = self.permits.0.get(&lease.grant.plan_id) else { return Ok(()) };
+        let (policy, stays) = (self.guard.policy(), |name: &&String| !remove.contains(name));
+        let all_sources = lease.grant.further_sources.iter().filter(stays).chain(sources);
+        let members: Vec<&String> = lease.grant.receiver_names().filter(stays).chain(add).collect();
+        for source in all_sources.chain([&lease.key.agent.name]) {
+            let mut others = members.iter().filter(|member| **member != source);
+            others.try_for_each(|member| policy.send(source, name, member))?;
+        }
+        Ok(())
+    }
+
     /// Returns the address of an agent.
     fn address_of(&self, agent: &AgentKey) -> Result<IpAddr, Refusal> {
         let member = self.machine.members().find(|(member, _)| *member == agent.name);

@@ -8,7 +8,7 @@
 use super::Inner;
 use super::obey::Message;
 use crate::devices::DeviceId;
-use polycast_planning::{Plan, PlanId};
+use polycast_planning::{DeviceCommand, Plan, PlanId};
 use polycast_protocol::leases::AgentKey;
 use std::collections::BTreeMap;
 
@@ -53,15 +53,18 @@ impl Readiness {
         self.words.contains_key(&plan)
     }
 
-    fn is_under_way(&self, plan: PlanId) -> bool {
+    pub(super) fn is_under_way(&self, plan: PlanId) -> bool {
         self.under_way.contains_key(&plan)
     }
 }
 
-/// Returns true if racks' switches have rules for a path. Labels are put on by agents of racks, which answer
-/// for themselves.
+/// Returns true if racks' switches have rules for a path, or doors. Other labels are put on by agents of racks,
+/// which answer for themselves.
 pub(super) fn has_rules(plan: &Plan) -> bool {
-    plan.commands.iter().any(|command| matches!(DeviceId::of(command), DeviceId::Tor(_)))
+    let is_rule = |command: &DeviceCommand| {
+        matches!(DeviceId::of(command), DeviceId::Tor(_)) || matches!(command, DeviceCommand::LeafDoor { .. })
+    };
+    plan.commands.iter().any(is_rule)
 }
 
 impl Inner {

@@ -295,7 +295,11 @@ impl Inner {
 
     fn extend(&mut self, agent: &AgentKey, extend: api::Extend) {
         let id = extend.request_id;
-        match convert::extend(agent, extend) {
+        let judged = convert::extend(agent, extend).and_then(|input| {
+            self.judge_change(&input)?;
+            Ok(input)
+        });
+        match judged {
             Ok(input) => self.apply(input),
             Err(refusal) => {
                 let denied = Some(convert::denied(id, &refusal));

@@ -508,7 +508,7 @@ Lease a path for packets that programs send themselves, such as by IP multicast.
 
 A group has a name, this machine as its source, with others where --source names some, and the members that are named. The manager leases a path as for a \
 transfer and tells the members' switches; programs that know nothing of Polycast send to the group's address, and \
-those at the members join it as usual. No packet goes through an agent, and nothing repairs or slows packets. The \
+those at the members join it as usual. No packet goes through an agent of theirs, and nothing repairs or slows packets. The \
 group lasts until it is removed, also when the agent restarts.";
 
 pub(crate) const GROUP_MORE: &str = "\
@@ -519,7 +519,9 @@ Examples:
   polycast group rm prices
   polycast group create talk --to host1,host2,host3 --source host1,host2     (on host1)
 
-Fabrics that carry only Polycast's own packets (tcp-chain, orca, datacast) carry no group.";
+  polycast group change talk --add host4 --source host4 --remove host2
+
+Fabrics that carry only Polycast's own packets (tcp-chain, datacast) carry no group.";
 
 pub(crate) const GROUP_CREATE_MORE: &str = "\
 Without --rate the path has the rate that its fabric gives, or none on a shared network. The rate is printed and \

@@ -91,17 +91,18 @@ impl Leases {
         now: Time,
         request: RequestKey,
         time: Option<Duration>,
-        add: &[String],
-        remove: &[String],
+        change: GroupChange<'_>,
     ) {
         let result = if !request.is_stream()
-            && let Err(denial) = self.check_drained(add)
+            && let Err(denial) = self.check_drained(change.add)
         {
             Err(denial)
+        } else if !change.sources.is_empty() && !request.is_group() {
+            Err(several_sources())
         } else if let Some(id) = self.by_request.get(&request).copied() {
-            self.change_lease(now, id, time, add, remove).map(Some)
+            self.change_lease(now, id, time, change).map(Some)
         } else if let Some(id) = self.pending_by_key.get(&request).copied() {
-            self.change_pending(id, time, add, remove).map(|()| None)
+            self.change_pending(id, time, change).map(|()| None)
         } else {
             Err(Denial::NotHeld(request.request))
         };
@@ -112,14 +113,13 @@ impl Leases {
         &mut self,
         id: RequestId,
         time: Option<Duration>,
-        add: &[String],
-        remove: &[String],
+        change: GroupChange<'_>,
     ) -> Result<(), Denial> {
         let (pending, waiting) = self.pending.get(&id).expect("indexed by its key");
-        let group = self.changed_group(&pending.group, (&BTreeMap::new(), &waiting.missed), add, remove)?;
+        let group = self.changed_group(&pending.group, (&BTreeMap::new(), &waiting.missed), change)?;
         let (pending, waiting) = self.pending.get_mut(&id).expect("looked up above");
         pending.group = group;
-        waiting.missed.retain(|name| !add.contains(name) && !remove.contains(name));
+        waiting.missed.retain(|name| !change.names(name));
         waiting.lease = time.or(waiting.lease);
         self.touch(RecordKey::Pending(id));
         self.undecided = true;
@@ -141,12 +141,11 @@ impl Leases {
         now: Time,
         id: PlanId,
         time: Option<Duration>,
-        add: &[String],
-        remove: &[String],
+        change: GroupChange<'_>,
     ) -> Result<Grant, Denial> {
         let old = self.network.get(id).expect("every lease is held").clone();
         let Lease { gone, grant, .. } = self.leases.get(&id).expect("every lease is known");
-        let group = self.changed_group(&old.group, (gone, &grant.missed), add, remove)?;
+        let group = self.changed_group(&old.group, (gone, &grant.missed), change)?;
         if group != old.group {
             let lifted = self.network.lift(id).expect("every lease is held");
             let plan = match self.regroup(id, &old.plan, group) {
@@ -177,7 +176,9 @@ impl Leases {
         }
         self.touch(RecordKey::Lease(id));
         let lease = self.leases.get_mut(&id).expect("looked up above");
-        lease.grant.missed.retain(|name| !add.contains(name) && !remove.contains(name));
+        lease.grant.missed.retain(|name| !change.names(name));
+        lease.grant.further_sources.retain(|name| !change.remove.contains(name));
+        lease.grant.further_sources.extend(change.sources.iter().cloned());
         if let Some(time) = time {
             self.expiries.remove(&(lease.due_at(), id));
             lease.grant.lease = Some(time);
@@ -207,29 +208,38 @@ impl Leases {
         lease.grant.absent = absent.into_iter().collect();
     }
 
-    /// The group with some receivers more and some fewer. Of its receivers some may be `gone`, which have
+    /// The group with some hosts more and some fewer. Of its receivers some may be `gone`, which have
     /// their names there; further ones that were requested are `missed`, and are not in it.
     fn changed_group(
         &self,
         old: &Group,
         (gone, missed): (&BTreeMap<HostId, String>, &[String]),
-        add: &[String],
-        remove: &[String],
+        GroupChange { add, remove, sources }: GroupChange<'_>,
     ) -> Result<Group, Denial> {
         let mut receivers: BTreeSet<HostId> = old.receivers.clone();
+        let mut further_sources = old.further_sources.clone();
         // One that has died meanwhile is taken out too; if it has come back, it has another number by now.
         let take_out = |receivers: &mut BTreeSet<HostId>, name: &String| {
             let before = gone.iter().filter(|(_, other)| *other == name).map(|(host, _)| *host);
             before.chain(self.members.number(name)).filter(|host| receivers.remove(host)).count() > 0
         };
         for name in remove {
-            if !take_out(&mut receivers, name) && !missed.contains(name) {
+            let is_its = |host: &HostId| self.members.name_of(*host) == Some(name.as_str());
+            let source = further_sources.iter().copied().find(is_its);
+            let sent = source.is_some_and(|host| further_sources.remove(&host));
+            if !take_out(&mut receivers, name) && !sent && !missed.contains(name) {
                 return Err(Denial::NotReceiver(name.clone()));
+            }
+        }
+        for name in sources {
+            let member = self.members.get(name).ok_or_else(|| Denial::UnknownReceiver(name.clone()))?;
+            if member.host == old.source || !further_sources.insert(member.host) {
+                return Err(Denial::AlreadySource(name.clone()));
             }
         }
         for name in add {
             let member = self.members.get(name).ok_or_else(|| Denial::UnknownReceiver(name.clone()))?;
-            if member.host == old.source {
+            if member.host == old.source && further_sources.is_empty() {
                 return Err(Denial::SourceItself(name.clone()));
             }
             if receivers.contains(&member.host) {
@@ -239,6 +249,32 @@ impl Leases {
             take_out(&mut receivers, name);
             receivers.insert(member.host);
         }
-        if receivers.is_empty() { Err(Denial::NoReceivers) } else { Ok(Group { receivers, ..old.clone() }) }
+        if receivers.contains(&old.source) && further_sources.is_empty() {
+            // What no other host sends, this one need not hear.
+            receivers.remove(&old.source);
+        }
+        match receivers.is_empty() {
+            true => Err(Denial::NoReceivers),
+            false => Ok(Group { source: old.source, further_sources, receivers }),
+        }
     }
+}
+
+/// The names of hosts by which a group changes.
+#[derive(Clone, Copy)]
+pub(super) struct GroupChange<'a> {
+    pub(super) add: &'a [String],
+    pub(super) remove: &'a [String],
+    pub(super) sources: &'a [String],
+}
+
+impl GroupChange<'_> {
+    /// Returns true if a receiver comes or goes.
+    fn names(&self, name: &String) -> bool {
+        self.add.contains(name) || self.remove.contains(name)
+    }
+}
+
+pub(super) fn several_sources() -> Denial {
+    Denial::Rejected("only a group of an application's own packets has several sources".into())
 }

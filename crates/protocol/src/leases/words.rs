@@ -144,8 +144,10 @@ pub enum Input {
         time: Option<Duration>,
         /// Names of further receivers.
         add: Vec<String>,
-        /// Names of receivers that need nothing any more.
+        /// Names of receivers that need nothing any more; of a group also of sources that send no more.
         remove: Vec<String>,
+        /// Names of further sources, of a group alone.
+        sources: Vec<String>,
     },
     /// A path is given back.
     Release {
@@ -426,6 +428,9 @@ pub enum Denial {
     /// One that is to come is a receiver already.
     #[error("'{0}' is a receiver of this transfer already")]
     AlreadyReceiver(String),
+    /// One that is to send too does so already.
+    #[error("'{0}' is a source of this group already")]
+    AlreadySource(String),
     /// The path cannot change so.
     #[error("the path cannot change: {0}")]
     Unchangeable(String),

@@ -745,7 +745,13 @@ impl Streams {
             return;
         }
         stream.asked = Asked::Change { add: add.clone() };
-        self.outputs.push_back(StreamsOutput::Lease(Input::Extend { request, time: None, add, remove }));
+        self.outputs.push_back(StreamsOutput::Lease(Input::Extend {
+            request,
+            time: None,
+            add,
+            remove,
+            sources: Vec::new(),
+        }));
     }
 
     fn response(&mut self, now: Time, request: &RequestKey, response: Result<Grant, Denial>) {

@@ -45,6 +45,7 @@ fn a_drained_host_gets_nothing_new() {
         time: None,
         add: vec!["host-2".into()],
         remove: Vec::new(),
+        sources: Vec::new(),
     };
     let outputs = apply(&mut manager, Time(2), extend);
     let [Output::Extended { result: Err(Denial::Draining(_)), .. }] = &outputs[..] else {

@@ -167,6 +167,7 @@ impl World {
                 time: millis.map(Duration::from_millis),
                 add: vec![format!("host-{add}")],
                 remove: vec![format!("host-{remove}")],
+                sources: Vec::new(),
             },
             Step::TakeOver | Step::Pass(_) => return None,
         })

@@ -220,7 +220,7 @@ fn input() -> impl Strategy<Value = Input> {
         8 => request.prop_map(Input::Request),
         2 => asked().prop_map(|request| Input::Withdraw { request }),
         5 => (asked(), span(), names(), names()).prop_map(|(request, time, add, remove)| {
-            Input::Extend { request, time, add, remove }
+            Input::Extend { request, time, add, remove, sources: Vec::new() }
         }),
         2 => (asked(), number()).prop_map(|(request, plan)| Input::Release { request, plan: PlanId(plan) }),
         2 => (asked(), number(), names(), any::<bool>(), option::of(any::<u64>())).prop_map(

@@ -554,6 +554,7 @@ fn a_path_ends_when_its_time_is_over_unless_it_is_extended() {
         time: Some(Duration::from_millis(millis)),
         add: Vec::new(),
         remove: Vec::new(),
+        sources: Vec::new(),
     };
     let outputs = apply(&mut manager, second, extend(1_500));
     let [Output::Extended { result: Ok(Some(grant)), .. }] = &outputs[..] else { panic!("{outputs:?}") };
@@ -575,7 +576,13 @@ fn the_group_of_a_request_can_change() {
     apply(&mut manager, Time(1), Input::Request(request(agent(1, 1), 1, &["host-2"])));
     let mut change = |request: RequestKey, add: &[&str], remove: &[&str]| {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_string()).collect();
-        let extend = Input::Extend { request, time: None, add: names(add), remove: names(remove) };
+        let extend = Input::Extend {
+            request,
+            time: None,
+            add: names(add),
+            remove: names(remove),
+            sources: Vec::new(),
+        };
         let outputs = apply(&mut manager, Time(2), extend);
         let moves = outputs.iter().any(|output| matches!(output, Output::Replanned { .. }));
         assert!(!moves, "those who join hear the same address");
@@ -638,7 +645,7 @@ fn change(
 ) -> Result<Vec<String>, String> {
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_string()).collect();
     let (request, add, remove) = (request.clone(), names(add), names(remove));
-    let extend = Input::Extend { request, time: None, add, remove };
+    let extend = Input::Extend { request, time: None, add, remove, sources: Vec::new() };
     let outputs = apply(manager, Time(0) + Duration::from_secs(1), extend);
     let result = outputs.into_iter().find_map(|output| match output {
         Output::Extended { result, .. } => Some(result),

@@ -117,6 +117,23 @@ impl ManagerLink {
         self.group(response).ok_or_else(|| Refusal::new(Kind::Denied, "the path has ended already"))
     }
 
+    /// Changes who is in a group; its path stays.
+    ///
+    /// # Errors
+    /// The path cannot change so, or the manager does not know of further sources.
+    pub(crate) async fn change_group(&self, extend: api::Extend) -> Result<(), Refusal> {
+        let sources = extend.further_sources.clone();
+        let granted = self.extend(extend).await?;
+        let granted = granted.ok_or_else(|| Refusal::new(Kind::Denied, "the group has no path yet"))?;
+        match sources.iter().find(|name| !granted.further_sources.contains(name)) {
+            Some(name) => Err(Refusal::new(
+                Kind::Denied,
+                format!("the manager is of a version that gives '{name}' no way into this group"),
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// The path of a group, as long as it is lent.
     pub(crate) fn group(&self, response: u64) -> Option<GroupPath> {
         let table = self.table();

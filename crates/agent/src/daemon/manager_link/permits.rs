@@ -131,7 +131,7 @@ impl Table {
         {
             return held.steering.permit(Err(Refusal::new(Kind::NotAllowed, reason)));
         }
-        self.say(Said::Extend(api::Extend { request_id, time_ms: None, add: Vec::new(), remove }));
+        self.say(Said::Extend(api::Extend { request_id, remove, ..api::Extend::default() }));
     }
 }
 

@@ -415,6 +415,7 @@ impl Table {
             && let Some(held) = self.held.get_mut(&granted.response_id)
         {
             held.lease.receivers = receiver_names(granted);
+            held.lease.further_sources.clone_from(&granted.further_sources);
             held.lease.plan.clone_from(&granted.plan);
             held.ends_at = end_of(granted);
             // Its receivers are others.

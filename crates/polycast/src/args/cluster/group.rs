@@ -18,6 +18,8 @@ pub(crate) enum GroupCommand {
     /// Make a group that this machine and others send to, and print its address
     #[command(after_long_help = help::GROUP_CREATE_MORE)]
     Create(CreateArgs),
+    /// Take machines into a group that was made here, or out of it; its address stays
+    Change(ChangeArgs),
     /// List the groups of the cluster, with members that are away
     Ls(LocalArgs),
     /// Give a group back that was made here
@@ -50,6 +52,25 @@ pub(crate) struct CreateArgs {
     /// The rate that the path must have (500mbit, 5gbit); your program keeps to what is printed
     #[arg(long, value_name = "RATE", value_parser = rate_with_unit)]
     pub rate: Option<Rate>,
+    #[command(flatten)]
+    pub local: LocalArgs,
+}
+
+#[derive(Arguments, Debug)]
+#[command(group = clap::ArgGroup::new("change").required(true).multiple(true))]
+pub(crate) struct ChangeArgs {
+    /// The group's name
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Agents' names of further machines that receive
+    #[arg(long, value_name = "NAME,NAME", value_parser = members, group = "change")]
+    pub add: Option<Destinations>,
+    /// Agents' names of further machines that send
+    #[arg(long = "source", value_name = "NAME,NAME", value_parser = members, group = "change")]
+    pub sources: Vec<Destinations>,
+    /// Agents' names of machines that neither receive nor send any more
+    #[arg(long, value_name = "NAME,NAME", value_parser = members, group = "change")]
+    pub remove: Option<Destinations>,
     #[command(flatten)]
     pub local: LocalArgs,
 }

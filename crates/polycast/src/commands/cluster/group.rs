@@ -1,7 +1,7 @@
 //! `polycast group`: paths for packets that applications send themselves.
 
 use super::{connect, runtime};
-use crate::args::cluster::group::{CreateArgs, GroupArgs, GroupCommand};
+use crate::args::cluster::group::{ChangeArgs, CreateArgs, GroupArgs, GroupCommand};
 use crate::args::cluster::{Destinations, LocalArgs};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
@@ -17,6 +17,7 @@ pub(crate) fn run(args: &GroupArgs, format: Format) -> Result<Exit, Failure> {
     runtime()?.block_on(async {
         match &args.command {
             GroupCommand::Create(args) => create(args, format).await,
+            GroupCommand::Change(args) => change(args, format).await,
             GroupCommand::Ls(local) => list(local, format).await,
             GroupCommand::Rm(args) => {
                 connect(&args.local).await?.remove_group(&args.name).await?;
@@ -28,11 +29,23 @@ pub(crate) fn run(args: &GroupArgs, format: Format) -> Result<Exit, Failure> {
     })
 }
 
-async fn create(args: &CreateArgs, format: Format) -> Result<Exit, Failure> {
-    let names = |to: &Destinations| match to {
+fn names(of: &Destinations) -> Vec<String> {
+    match of {
         Destinations::Named(names) => names.clone(),
         Destinations::All => Vec::new(),
-    };
+    }
+}
+
+async fn change(args: &ChangeArgs, format: Format) -> Result<Exit, Failure> {
+    let all = |of: &Option<Destinations>| of.as_ref().map(names).unwrap_or_default();
+    let sources = args.sources.iter().flat_map(names).collect();
+    let client = connect(&args.local).await?;
+    let group = client.change_group(&args.name, all(&args.add), sources, all(&args.remove)).await?;
+    output::result(format, &documents::group(&group), &line(&group, 0))?;
+    Ok(Exit::Done)
+}
+
+async fn create(args: &CreateArgs, format: Format) -> Result<Exit, Failure> {
     let (members, sources) = (names(&args.to), args.sources.iter().flat_map(names).collect());
     let fabric = args.fabric.as_deref().unwrap_or_default();
     let client = connect(&args.local).await?;
