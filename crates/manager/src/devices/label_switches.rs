@@ -678,6 +678,48 @@ mod tests {
         }
     }
 
+    /// Doors go to their leaf, one in place of another without a gap; a switch that has none is named.
+    #[tokio::test]
+    async fn doors_are_set_where_switches_have_them() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (news, _said) = mpsc::channel(8);
+        let mut task = Task::new(settings(&[&listener]), news);
+        let door = |ports: &[u32]| DeviceCommand::LeafDoor {
+            leaf: 16,
+            session: 5,
+            ports: ports.to_vec(),
+            encoding: polycast_planning::orca::Encoding::Filter,
+            label: vec![7; 3],
+        };
+        let change = Change { clear: vec![door(&[0])], set: vec![door(&[0, 1])] };
+        let (_, entries) = task.parts(&change).unwrap();
+        assert_eq!((entries.set.len(), entries.clear.len(), entries.replaced.len()), (1, 0, 1));
+        let mut frame = Vec::new();
+        Word::Switch { node: 16, network: NETWORK, encodings: Network::FILTER }.emit(&mut frame);
+        task.hear(0, &frame);
+        let why = task.enter(&entries).await.unwrap_err().to_string();
+        assert!(why.contains("the switch of node 16 at") && why.contains("renew it"), "{why}");
+        // Its program is renewed.
+        task.listen(0, Err(peer::broken("gone"))).await;
+        let encodings = Network::FILTER | Network::DOORS;
+        let (entered, heard) = tokio::join!(task.enter(&entries), async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            say(&mut stream, &[Word::Switch { node: 16, network: NETWORK, encodings }]).await;
+            let mut frame = vec![0; 1_024];
+            let len = stream.read(&mut frame).await.unwrap();
+            let Ok(Word::Change { number, change }) = Word::parse(&frame[..len]) else { panic!("{len}") };
+            let heard = format!("{change:?}");
+            say(&mut stream, &[Word::Done { number }]).await;
+            heard
+        });
+        assert_eq!(entered, Ok(()));
+        assert!(
+            heard.contains("SetDoor") && heard.contains("hosts: 3") && heard.contains("[7, 7, 7]"),
+            "{heard}"
+        );
+        assert_eq!(task.wanted.len(), 1);
+    }
+
     /// Switches of another network, or of a connection that has ended in any way, hold up no plans.
     #[tokio::test]
     async fn only_switches_that_are_there_and_ours_hold_plans_up() {

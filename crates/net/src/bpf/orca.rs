@@ -345,21 +345,6 @@ impl KernelSwitch {
         self.object.remove::<Door>("doors", session.to_be())
     }
 
-    /// Runs the program on a packet that came in by an interface; gives the action that it took, and the packet
-    /// as it left it.
-    ///
-    /// # Errors
-    /// The kernel refuses it.
-    pub fn try_on(&mut self, interface: u32, packet: &[u8]) -> Result<(u32, Vec<u8>), BpfError> {
-        /// Length of `struct __sk_buff`, and offset of `ingress_ifindex` and `ifindex` in it.
-        const CONTEXT_LEN: usize = 192;
-        const IFINDEX_AT: usize = 40;
-        let mut context = [0; CONTEXT_LEN];
-        context[IFINDEX_AT..IFINDEX_AT + 4].copy_from_slice(&interface.to_ne_bytes());
-        let (action, packet, _) = self.object.try_in("orca_switch", packet, 1, Some(&context))?;
-        Ok((action, packet))
-    }
-
     /// Returns the counters of the switch.
     ///
     /// # Errors

@@ -254,3 +254,56 @@ fn a_group_with_several_sources_is_one_path() {
     assert_eq!(lent(&empty), [(agent(0, 2), grant.plan_id)]);
     sources(&empty);
 }
+
+/// Sources and members come and go, and the path stays; what cannot be changes nothing.
+#[test]
+fn the_sources_of_a_group_change() {
+    let mut manager = chain_first(config());
+    let several = PathRequest { further_sources: vec!["host-1".into()], ..group(1, &["host-0", "host-1"]) };
+    let grant = ask(&mut manager, Time(1), several).unwrap();
+    let names = |names: &[&str]| names.iter().copied().map(String::from).collect::<Vec<_>>();
+    let key = agent(0, 1).request(GROUPS_FROM + 7);
+    let mut change = |add: &[&str], remove: &[&str], sources: &[&str]| {
+        let (add, remove, sources) = (names(add), names(remove), names(sources));
+        let change = Input::Extend { request: key.clone(), time: None, add, remove, sources };
+        let outputs = apply(&mut manager, Time(2), change);
+        let result = outputs.into_iter().find_map(|output| match output {
+            Output::Extended { result, .. } => Some(result),
+            _ => None,
+        });
+        let result = result.expect("it is answered").map_err(|denial| denial.to_string());
+        result.map(|grant| {
+            let grant = grant.expect("it has a path");
+            (grant.receiver_names().cloned().collect::<Vec<_>>(), grant.further_sources, grant.plan.channel)
+        })
+    };
+    let channel = grant.plan.channel;
+    let more = change(&["host-2"], &[], &["host-2"]).unwrap();
+    assert_eq!(more, (names(&["host-0", "host-1", "host-2"]), names(&["host-1", "host-2"]), channel.clone()));
+    for (add, remove, sources, why) in [
+        (&[][..], &[][..], &["host-2"][..], "'host-2' is a source of this group already"),
+        (&[], &[], &["host-0"], "'host-0' is a source of this group already"),
+        (&[], &[], &["host-9"], "there is no agent 'host-9'"),
+        (&["host-1"], &[], &[], "'host-1' is a receiver of this transfer already"),
+        (&[], &["host-9"], &[], "'host-9' is not a receiver of this transfer"),
+        (&[], &["host-0", "host-1", "host-2"], &[], "no receiver is named"),
+    ] {
+        assert_eq!(change(add, remove, sources).unwrap_err(), why);
+    }
+    // Without another source the holder hears none.
+    let fewer = change(&[], &["host-1"], &[]).unwrap();
+    assert_eq!(fewer, (names(&["host-0", "host-2"]), names(&["host-2"]), channel.clone()));
+    assert_eq!(change(&["host-1"], &["host-2"], &[]), Ok((names(&["host-1"]), names(&[]), channel)));
+    assert_eq!(change(&["host-0"], &[], &[]).unwrap_err(), "'host-0' is the source and cannot be a receiver");
+    // A transfer has one source.
+    let transfer = agent(0, 1).request(9);
+    ask(&mut manager, Time(3), request(agent(0, 1), 9, &["host-1"])).unwrap();
+    let (add, remove, sources) = (names(&[]), names(&[]), names(&["host-2"]));
+    let change = Input::Extend { request: transfer, time: None, add, remove, sources };
+    let outputs = apply(&mut manager, Time(4), change);
+    let why = outputs.iter().find_map(|output| match output {
+        Output::Extended { result: Err(denial), .. } => Some(denial.to_string()),
+        _ => None,
+    });
+    assert!(why.is_some_and(|why| why.contains("only a group of an application's own packets")));
+}
