@@ -51,6 +51,8 @@ fn main() {
     let hosts = clos.hosts();
     let pool = AddressPool::new([239, 0, 0, 0].into(), 1 << 20, 7474).expect("a pool");
     let fabric = Orca::new(config, (0..hosts).map(|host| (HostId(host), host)), pool).expect("a network");
+    // What one size has had is not free for the next one, or the next would seem to need nothing.
+    let mut kept = Vec::new();
     for members in [8usize, 64, 512] {
         let mut random = Random(members as u64 + 1);
         let mut network = NetworkState::default();
@@ -104,5 +106,6 @@ fn main() {
             join_us as f64 / f64::from(joins),
             join_told as f64 / f64::from(joins),
         );
+        kept.push((network, groups));
     }
 }
