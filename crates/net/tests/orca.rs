@@ -129,8 +129,8 @@ fn a_leaf_forwards_by_labels_and_drops_what_is_wrong() {
     });
 }
 
-/// A frame to a port as a program has sent it, and as it goes between leafs: with a UDP header and a label before
-/// its own.
+/// A frame to a port as a program has sent it, and as it goes between leafs: with a UDP header and a label
+/// before its own.
 fn sent(port: u16, session: u32, label: &[u8], payload: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let (from, to) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::from(session));
     let plain = common::udp(SocketAddrV4::new(from, 40_000), SocketAddrV4::new(to, port), payload);
@@ -143,6 +143,21 @@ fn sent(port: u16, session: u32, label: &[u8], payload: &[u8]) -> (Vec<u8>, Vec<
     (plain, wrapped)
 }
 
+/// The next UDP frame to a session's address.
+fn next_to(tap: &Tap, within: Duration, session: u32) -> Option<Vec<u8>> {
+    let (mut buffer, begun, to) = (vec![0; 70_000], Instant::now(), session.to_be_bytes());
+    loop {
+        match tap.receive(&mut buffer).unwrap() {
+            Some(frame) if frame.len() > 34 && frame[23] == 17 && frame[30..34] == to => {
+                return Some(frame.to_vec());
+            }
+            Some(_) => {}
+            None if begun.elapsed() > within => return None,
+            None => std::thread::sleep(Duration::from_micros(50)),
+        }
+    }
+}
+
 #[test]
 fn a_leaf_labels_packets_of_programs_and_hands_them_out_without() {
     isolated(|| {
@@ -153,20 +168,7 @@ fn a_leaf_labels_packets_of_programs_and_hands_them_out_without() {
             switch.attach(port as u32, name)?;
         }
         let session = u32::from(Ipv4Addr::new(239, 1, 1, 9));
-        let of = |tap: usize, within: Duration, session: u32| {
-            let (mut buffer, begun) = (vec![0; 70_000], Instant::now());
-            let to = session.to_be_bytes();
-            loop {
-                match ports[tap].receive(&mut buffer).unwrap() {
-                    Some(frame) if frame.len() > 34 && frame[23] == 17 && frame[30..34] == to => {
-                        return Some(frame.to_vec());
-                    }
-                    Some(_) => {}
-                    None if begun.elapsed() > within => return None,
-                    None => std::thread::sleep(Duration::from_micros(50)),
-                }
-            }
-        };
+        let of = |tap: usize, within: Duration, session: u32| next_to(&ports[tap], within, session);
         let expect = |from: usize, packet: &[u8], to: &[usize], expected: &[u8]| {
             ports[from].send(packet).unwrap();
             for port in 0..ports.len() {

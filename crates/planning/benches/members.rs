@@ -1,10 +1,10 @@
-//! Memory and set-up a member of a group over labels in which every member sends: 8, 64 and 512 members, drawn
-//! from all hosts of fat-tree(48, 3), with labels of 19 bytes.
+//! Memory and set-up a member of a group over labels in which every member sends: 8, 64 and 512 members,
+//! drawn from all hosts of fat-tree(48, 3), with labels of 19 bytes.
 //!
-//! `cargo bench -p polycast-planning --bench members`; it prints one line of JSON for each size. All is in one
-//! thread and without a network: what the planner can. Memory is what the process has resident (`VmRSS`) with
-//! the groups and their plans, less what it had without; times are by the clock. A message is what a switch, or the agents of a
-//! rack, have to be told.
+//! `cargo bench -p polycast-planning --bench members`; it prints one line of JSON for each size. All is in
+//! one thread and without a network: what the planner can. Memory is what the process has resident (`VmRSS`)
+//! with the groups and their plans, less what it had without; times are by the clock. A message is what a
+//! switch, or the agents of a rack, have to be told.
 
 use polycast_planning::ip_multicast::AddressPool;
 use polycast_planning::labels::LabelOptions;
@@ -37,6 +37,17 @@ fn messages(before: &[DeviceCommand], after: &[DeviceCommand]) -> usize {
     after.iter().filter(|command| !old.contains(command)).count()
 }
 
+/// A group of so many hosts, all of which send.
+fn group(random: &mut Random, members: usize, hosts: u32) -> Group {
+    let mut receivers = BTreeSet::new();
+    while receivers.len() < members {
+        receivers.insert(HostId(random.below(hosts)));
+    }
+    let mut further_sources = receivers.clone();
+    let source = further_sources.pop_first().expect("it has members");
+    Group { source, further_sources, receivers }
+}
+
 fn main() {
     let clos = "fat-tree:48,3".parse::<Network>().expect("a network").as_clos().expect("a Clos network");
     let config = OrcaConfig {
@@ -57,21 +68,7 @@ fn main() {
         let mut random = Random(members as u64 + 1);
         let mut network = NetworkState::default();
         let count = 16_384 / members;
-        let mut draw = || {
-            let mut drawn = BTreeSet::new();
-            while drawn.len() < members {
-                drawn.insert(HostId(random.below(hosts)));
-            }
-            drawn
-        };
-        let groups: Vec<Group> = (0..count)
-            .map(|_| {
-                let receivers = draw();
-                let mut further_sources = receivers.clone();
-                let source = further_sources.pop_first().expect("it has members");
-                Group { source, further_sources, receivers }
-            })
-            .collect();
+        let groups: Vec<Group> = (0..count).map(|_| group(&mut random, members, hosts)).collect();
         let (before, begun) = (resident_bytes(), Instant::now());
         let mut told = 0;
         for (at, group) in groups.iter().enumerate() {

@@ -106,8 +106,8 @@ pub trait Fabric: fmt::Debug + Send {
         false
     }
 
-    /// Makes a plan for packets that applications send themselves: its channel is [`Channel::Multicast`]. Asked
-    /// of fabrics alone that carry any packets.
+    /// Makes a plan for packets that applications send themselves: its channel is [`Channel::Multicast`].
+    /// Asked of fabrics alone that carry any packets.
     ///
     /// # Errors
     /// As [`Fabric::plan`].

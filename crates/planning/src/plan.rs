@@ -387,7 +387,8 @@ impl Plan {
 }
 
 impl Plan {
-    /// Returns true if the devices do with packets of applications, or with those of a transfer, what they need.
+    /// Returns true if the devices do with packets of applications, or with those of a transfer, what they
+    /// need.
     pub(crate) fn suits(&self, any_packets: bool) -> bool {
         let is_door = |command: &DeviceCommand| matches!(command, DeviceCommand::LeafDoor { .. });
         match any_packets {

@@ -176,8 +176,8 @@ proptest! {
         // One comes, one goes: the address stays.
         let mut changed = receivers.clone();
         changed.remove(goes % changed.len());
-        let may_come = !changed.contains(&comes) && !(sources.len() == 1 && comes == sources[0]);
-        changed.extend(may_come.then_some(comes));
+        let is_in = changed.contains(&comes) || sources.len() == 1 && comes == sources[0];
+        changed.extend((!is_in).then_some(comes));
         if changed.is_empty() {
             return Ok(());
         }

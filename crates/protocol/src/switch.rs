@@ -67,7 +67,7 @@ pub enum Input<'a> {
     },
 }
 
-/// What a leaf knows of a session to whose address programs send packets without labels.
+/// Knowledge of a leaf about a session to whose address programs send packets without labels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Door {
     /// The ports of the hosts whose packets it takes, as bits.
@@ -171,8 +171,8 @@ impl Switch {
     /// Takes in what happened.
     ///
     /// # Panics
-    /// If what it ordered for the input before has not been taken, more than [`AGENTS_MAX`] agents are named, or
-    /// a door's label is none of the network.
+    /// If what it ordered for the input before has not been taken, more than [`AGENTS_MAX`] agents are named,
+    /// or a door's label is none of the network.
     pub fn handle(&mut self, now: Time, input: Input<'_>) {
         assert!(self.outputs.is_empty(), "all outputs are taken before the next input");
         match input {

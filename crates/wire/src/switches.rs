@@ -6,8 +6,8 @@
 //!                       mended
 //! ```
 //!
-//! A door is what a leaf knows of a session to whose address programs send packets without labels: the label that
-//! it puts before them, and the hosts whose packets it takes. It hands them to hosts without the label.
+//! A door is what a leaf knows of a session to whose address programs send packets without labels: the label
+//! that it puts before them, and the hosts whose packets it takes. It hands them to hosts without the label.
 //!
 //! A frame is a 2-byte length (of what follows), a 1-byte kind, and a body, over TCP. Nodes are the network's
 //! numbers.
@@ -119,7 +119,8 @@ pub enum Change<'a> {
         hosts: u128,
         /// Kind of the label.
         kind: LabelKind,
-        /// The label that it puts before them, of at most [`LABEL_LEN_MAX`] bytes; empty where it takes no packets.
+        /// The label that it puts before them, of at most [`LABEL_LEN_MAX`] bytes; empty where it takes no
+        /// packets.
         label: &'a [u8],
     },
     /// It does not any more.

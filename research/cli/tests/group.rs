@@ -157,7 +157,7 @@ fn a_group_changes_and_keeps_its_address() {
     }
     assert_ne!(cluster.at("a", &["group", "change", "talk"]).status, 0, "nothing is to change");
     assert_eq!(cluster.at("b", &["group", "ls"]).json(), json!([changed]));
-    // Who neither receives nor sends any more; with one source left that hears nothing but others.
+    // Hosts that neither receive nor send any more.
     let fewer = cluster.at("a", &["group", "change", "talk", "--remove", "c,d,b", "--add", "d"]);
     assert_ne!(fewer.status, 0, "d would come and go");
     let fewer = cluster.at("a", &["group", "change", "talk", "--remove", "b,d"]).json();
@@ -460,7 +460,7 @@ fn several_sources_send_over_circuits() {
 /// A group over labels: its switches are programs in the kernel, which know what a program's packets are.
 const LABELS: &str = "orca:4";
 
-/// What each of the ears has heard from a source.
+/// Words that an ear has heard from a source.
 fn from(ear: &Ear, source: &str) -> Vec<String> {
     let begins = format!("{source}-");
     ear.heard().into_iter().filter(|word| word.starts_with(&begins)).collect()
@@ -491,9 +491,9 @@ fn all_hear_all(lab: &Lab, address: &str, ears: &BTreeMap<&str, Ear>, senders: &
     }
 }
 
-/// Programs on all members of a session over labels send and hear, unchanged. No other host hears them, nor do
-/// members hear another host, a member that dies changes nothing for others, and a link that breaks leads to
-/// other labels.
+/// Programs on all members of a session over labels send and hear, unchanged. No other host hears them, nor
+/// do members hear another host, a member that dies changes nothing for others, and a link that breaks leads
+/// to other labels.
 #[test]
 fn every_member_of_a_session_sends_over_labels() {
     let Some(lab) = lab_of(LABELS, false) else { return };

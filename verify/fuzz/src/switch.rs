@@ -51,17 +51,7 @@ pub fn label_switch(bytes: &[u8]) {
         words.pass(&mut now);
         let ports = u128::from(words.number(8));
         match words.below(10) {
-            8 => {
-                let (session, is_open) = (words.small(4), words.below(2) == 1);
-                let mut label = words.bytes(label_len as u16).to_vec();
-                label.resize(label_len, 0);
-                let door = Door { hosts: ports, kind: LabelKind::Filter, label: Label(label) };
-                switch.handle(now, Input::Door { session, door: is_open.then_some(door) });
-            }
-            9 => {
-                let (port, session, is_odd) = (words.small(4), words.small(4), words.below(4) == 0);
-                switch.handle(now, Input::Plain { port, session, is_odd });
-            }
+            8 | 9 => doors(&mut switch, now, &mut words, label_len),
             0 => switch.handle(now, Input::Block { session: words.small(4), ports }),
             1 => {
                 let mut active = words.members(3);
@@ -111,6 +101,20 @@ pub fn label_switch(bytes: &[u8]) {
             },
         );
     }
+}
+
+/// A leaf's doors, and packets without labels.
+fn doors(switch: &mut Switch, now: Time, words: &mut Words<'_>, label_len: usize) {
+    let (session, is_open) = (words.small(4), words.below(2) == 1);
+    if words.below(2) == 0 {
+        let (port, is_odd) = (words.small(4), words.below(4) == 0);
+        return switch.handle(now, Input::Plain { port, session, is_odd });
+    }
+    let hosts = u128::from(words.number(8));
+    let mut label = words.bytes(label_len as u16).to_vec();
+    label.resize(label_len, 0);
+    let door = Door { hosts, kind: LabelKind::Filter, label: Label(label) };
+    switch.handle(now, Input::Door { session, door: is_open.then_some(door) });
 }
 
 /// Probes are what they are read as, and whatever neighbours answer, each port is asked once in a period.

@@ -35,8 +35,8 @@ impl AgentClient {
     /// address stays.
     ///
     /// # Errors
-    /// There is none of the name, it is another user's, its path cannot change so, or the agent or the manager
-    /// cannot be reached.
+    /// There is none of the name, it is another user's, its path cannot change so, or the agent or the
+    /// manager cannot be reached.
     pub async fn change_group(
         &self,
         name: &str,

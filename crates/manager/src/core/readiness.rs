@@ -58,8 +58,8 @@ impl Readiness {
     }
 }
 
-/// Returns true if racks' switches have rules for a path, or doors. Other labels are put on by agents of racks,
-/// which answer for themselves.
+/// Returns true if racks' switches have rules for a path, or doors. Other labels are put on by agents of
+/// racks, which answer for themselves.
 pub(super) fn has_rules(plan: &Plan) -> bool {
     let is_rule = |command: &DeviceCommand| {
         matches!(DeviceId::of(command), DeviceId::Tor(_)) || matches!(command, DeviceCommand::LeafDoor { .. })

@@ -317,8 +317,8 @@ impl KernelSwitch {
         self.object.insert("entries", key, Blocked([ports as u64, (ports >> 64) as u64]))
     }
 
-    /// The door of a leaf for a session: the ports of the hosts whose packets without a label it takes, as bits,
-    /// and the header that it puts before them; without one it is only the way out, to hosts.
+    /// The door of a leaf for a session: the ports of the hosts whose packets without a label it takes, as
+    /// bits, and the header that it puts before them; without one it is only the way out, to hosts.
     ///
     /// # Errors
     /// The table is full.

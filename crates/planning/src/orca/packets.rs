@@ -18,7 +18,7 @@ use core::net::IpAddr;
 use polycast_topology::Node;
 use polycast_types::Duration;
 
-/// What a leaf puts before the packets of its hosts: their ports, and the label.
+/// Doors by leaf: the ports of the hosts that may send, and the label before their packets.
 type Doors = BTreeMap<Node, (Vec<u32>, Vec<u8>)>;
 
 impl Orca {

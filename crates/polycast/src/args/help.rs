@@ -518,7 +518,6 @@ Examples:
   iperf -u -s -B 239.255.64.0           (on host2 and host3)
   polycast group rm prices
   polycast group create talk --to host1,host2,host3 --source host1,host2     (on host1)
-
   polycast group change talk --add host4 --source host4 --remove host2
 
 Fabrics that carry only Polycast's own packets (tcp-chain, datacast) carry no group.";

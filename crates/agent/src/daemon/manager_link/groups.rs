@@ -117,7 +117,7 @@ impl ManagerLink {
         self.group(response).ok_or_else(|| Refusal::new(Kind::Denied, "the path has ended already"))
     }
 
-    /// Changes who is in a group; its path stays.
+    /// Changes the hosts of a group; its path stays.
     ///
     /// # Errors
     /// The path cannot change so, or the manager does not know of further sources.

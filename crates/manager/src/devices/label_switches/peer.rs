@@ -70,7 +70,7 @@ pub(super) struct Peer {
     pub(super) address: SocketAddr,
     /// The switches that it has, as it said over the connection that there is.
     pub(super) nodes: BTreeSet<u32>,
-    /// Those of them that have no doors for packets without labels.
+    /// Switches among them that have no doors for packets without labels.
     pub(super) doorless: BTreeSet<u32>,
     /// Its switches that lack an encoding, and what to do about each: until then nothing is set up. As it
     /// said over the connection that there is.
