@@ -28,7 +28,7 @@ use crate::labels::{
 };
 use crate::network_state::NetworkState;
 use crate::places::{PlaceError, Places};
-use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Part, Plan, Refusal, Resource};
+use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Part, Plan, PlanId, Refusal, Resource};
 
 /// Way in which labels name leafs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
@@ -452,6 +452,11 @@ impl Fabric for Orca {
 
     fn plan_packets(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
         self.packets_at(network, group, self.pool.lend(network)?, Reach::All)
+    }
+
+    /// A group lasts: hosts that failures have cut off come back to it.
+    fn improve(&self, network: &NetworkState) -> Vec<(PlanId, Plan)> {
+        self.packets_improved(network)
     }
 
     /// Spines have so many entries that only addresses are worth a count.

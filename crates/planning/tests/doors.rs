@@ -7,7 +7,7 @@ use polycast_planning::labels::switches::{self, Ingress, LeafAction};
 use polycast_planning::labels::{Label, LabelOptions, LabelPlanner};
 use polycast_planning::orca::{Encoding, Orca, OrcaConfig};
 use polycast_planning::{
-    Channel, DeviceCommand, Fabric, Failure, Group, HostId, NetworkState, Part, Plan, PlanId, Refusal,
+    Cause, Channel, DeviceCommand, Fabric, Failure, Group, HostId, NetworkState, Part, Plan, PlanId, Refusal,
     ReplanOutcome,
 };
 use polycast_topology::{Clos, Graph as _, Node};
@@ -205,6 +205,42 @@ proptest! {
             let now = network.get(PlanId(1)).unwrap().plan.clone();
             check(&now, &second, &broken);
         }
+    }
+}
+
+/// A group goes on without hosts that failures have cut off, and has them back when their links work again; one
+/// that reaches all stays as it is.
+#[test]
+fn hosts_that_were_cut_off_come_back() {
+    let fabric = orca(Some(Encoding::Filter), 1, 64);
+    let leaf = clos().leaf(1);
+    let links = [4, 5].map(|port| Orca::link(leaf, clos().neighbor(leaf, port)));
+    for group in [group(&[5, 0, 20], &[0, 5, 9, 20]), group(&[0], &[5, 9, 20])] {
+        let mut network = NetworkState::default();
+        let plan = fabric.plan_packets(&network, &group).unwrap();
+        assert!(network.hold(PlanId(1), group.clone(), plan));
+        let mut broken = BTreeSet::new();
+        for link in links {
+            network.fail_part(link);
+            broken.insert(link);
+            for replan in fabric.replan(&network, &Failure::Part(link)) {
+                network.release(replan.id);
+                let ReplanOutcome::Replaced(plan) = replan.outcome else { panic!("{replan:?}") };
+                assert!(network.hold(replan.id, group.clone(), plan));
+            }
+        }
+        let plan = network.get(PlanId(1)).unwrap().plan.clone();
+        assert!(!heard(&plan, 0, &broken).contains(&host(5)) && heard(&plan, 0, &broken).contains(&host(9)));
+        assert!(heard(&plan, 5, &broken).is_empty());
+        assert_eq!(fabric.improve(&network), [], "nothing works again");
+        broken.remove(&links[1]);
+        network.take_back(Failure::Part(links[1]), Cause::Broken);
+        let [(PlanId(1), better)] = &fabric.improve(&network)[..] else { panic!("they are not back") };
+        network.release(PlanId(1));
+        assert!(network.hold(PlanId(1), group.clone(), better.clone()));
+        check(better, &group, &broken);
+        network.take_back(Failure::Part(links[0]), Cause::Broken);
+        assert_eq!(fabric.improve(&network), [], "it reaches all");
     }
 }
 

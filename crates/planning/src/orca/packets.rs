@@ -7,15 +7,15 @@
 use super::{Encoding, Orca, OrcaConfig, Reach, failures_of, session_of, used_by};
 use crate::ip_multicast::resource;
 use crate::labels::{LabelError, LabelPlan, LeafHosts, ManySession, SpineState};
-use crate::network_state::NetworkState;
-use crate::plan::{Channel, DeviceCommand, Group, Part, Plan, Refusal};
+use crate::network_state::{NetworkState, Running};
+use crate::plan::{Channel, DeviceCommand, Group, Part, Plan, PlanId, Refusal};
 use alloc::borrow::Cow;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::vec::Vec;
 use core::iter;
 use core::net::IpAddr;
-use polycast_topology::Node;
+use polycast_topology::{Failures, Node};
 use polycast_types::Duration;
 
 /// Doors by leaf: the ports of the hosts that may send, and the label before their packets.
@@ -78,7 +78,8 @@ impl Orca {
         let members: Vec<Node> = sources.iter().chain(&receivers).map(|(_, server)| *server).collect();
         let failures = failures_of(Self::NAME, network, &self.config.clos);
         let session = session_of(address.0);
-        let planner = self.planner.borrow();
+        let mut planner = self.planner.borrow_mut();
+        planner.count_anew(network.entries_held());
         let impossible = |error: LabelError| Refusal::Impossible(format!("{error}"));
         let many = ManySession::new(&planner, session.into(), &members, &failures).map_err(impossible)?;
         let is_received = |server: &Node| receivers.iter().any(|(_, receiver)| receiver == server);
@@ -106,8 +107,11 @@ impl Orca {
             let (leaf, port) = self.place(server);
             doors.entry(leaf).or_insert_with(|| (Vec::new(), label.0.clone())).0.push(port);
             // Those with the same label have the same way, which leads to all members and so to themselves.
-            let plan = if seen.insert(&label.0) { many.plan_of(&planner, server) } else { None };
-            uses.extend(plan.iter().flat_map(|plan| used_by(&self.config.clos, server, plan)));
+            if seen.insert(&label.0)
+                && let Some(plan) = many.plan_of(&planner, server)
+            {
+                uses.extend(used_by(&self.config.clos, server, &self.reached(plan, &failures)));
+            }
         }
         let entry =
             |entry: &SpineState| DeviceCommand::SpineEntry { spine: entry.spine, session, leaf: entry.leaf };
@@ -125,6 +129,51 @@ impl Orca {
             channel: self.to_address(address),
         };
         Ok(self.with_doors(plan, address, Encoding::Filter, doors))
+    }
+
+    /// The plan without the members that it does not reach.
+    fn reached(&self, mut plan: LabelPlan, failures: &Failures) -> LabelPlan {
+        let clos = &self.config.clos;
+        let is_reached = |leaf: u32| {
+            let (pod, at) = (leaf / clos.leafs_per_pod(), leaf % clos.leafs_per_pod());
+            plan.tree.pods.iter().any(|of| of.pod == pod && of.leafs >> at & 1 == 1)
+        };
+        plan.leaf_hosts.retain(|entry| is_reached(entry.leaf));
+        for entry in &mut plan.leaf_hosts {
+            let works = |port: &u32| failures.link_works(clos, clos.leaf(entry.leaf), *port);
+            let ports = (0..clos.hosts_per_leaf()).filter(works);
+            entry.hosts &= ports.fold(0, |ports, port| ports | 1 << port);
+        }
+        plan
+    }
+
+    /// Returns the plans that leave out a host of their group, and lead to more hosts now.
+    pub(super) fn packets_improved(&self, network: &NetworkState) -> Vec<(PlanId, Plan)> {
+        let is_partial = |running: &Running| {
+            let uses =
+                |server: Node| running.plan.uses.binary_search(&Orca::link(server, self.place(server).0));
+            let mut servers = running.group.hosts().filter_map(|host| self.places.get(host));
+            running.plan.fabric == Self::NAME
+                && matches!(running.plan.channel, Channel::Multicast { .. })
+                && servers.any(|server| uses(server).is_err())
+        };
+        let partial: Vec<PlanId> =
+            network.running().filter(|(_, running)| is_partial(running)).map(|(id, _)| id).collect();
+        if partial.is_empty() {
+            return Vec::new();
+        }
+        let mut draft = network.clone();
+        let mut better = Vec::new();
+        for id in partial {
+            let Some(Running { group, plan: old }) = draft.release(id) else { continue };
+            let Channel::Multicast { group: address, .. } = old.channel else { continue };
+            let plan = self.packets_at(&draft, &group, address, Reach::Connected).ok();
+            let plan = plan.filter(|plan| *plan != old);
+            // What is out of use by now is the old plan's loss, and not another one's.
+            let _is_held = draft.hold(id, group, plan.clone().unwrap_or(old));
+            better.extend(plan.map(|plan| (id, plan)));
+        }
+        better
     }
 
     /// The leaf of a server, and its port there.
