@@ -208,8 +208,8 @@ proptest! {
     }
 }
 
-/// A group goes on without hosts that failures have cut off, and has them back when their links work again; one
-/// that reaches all stays as it is.
+/// A group goes on without hosts that failures have cut off, and has them back when their links work again;
+/// one that reaches all stays as it is.
 #[test]
 fn hosts_that_were_cut_off_come_back() {
     let fabric = orca(Some(Encoding::Filter), 1, 64);
