@@ -526,7 +526,7 @@ fn every_member_of_a_session_sends_over_labels() {
     for (sender, receiver) in [("h0", "h5"), ("h5", "h0")] {
         let word = format!("around-{sender}");
         until("another label leads around", || {
-            lab.say_from(sender, address, &[word.clone()]);
+            lab.say_from(sender, address, std::slice::from_ref(&word));
             ears[receiver].heard().contains(&word)
         });
     }
