@@ -23,6 +23,7 @@ mod gone;
 mod hosts;
 mod members;
 mod parts;
+mod places;
 mod set_up;
 mod state;
 mod words;
@@ -200,6 +201,7 @@ pub struct Leases {
     next_plan: u64,
     leases: BTreeMap<PlanId, Lease>,
     by_request: BTreeMap<RequestKey, PlanId>,
+    places: places::Places,
     expiries: BTreeSet<(Time, PlanId)>,
     /// Times when paths that others wait for will be given back, as far as known.
     overs: BTreeSet<(Time, PlanId)>,
@@ -243,6 +245,7 @@ impl Leases {
             next_request: 0,
             leases: BTreeMap::new(),
             by_request: BTreeMap::new(),
+            places: places::Places::default(),
             expiries: BTreeSet::new(),
             overs: BTreeSet::new(),
             retries: BTreeSet::new(),
@@ -579,7 +582,7 @@ impl Leases {
             let reason = format!("{} paths are lent, which is its limit", self.config.leases_max);
             return Err(Denial::Rejected(reason));
         }
-        if self.held_by(&key.agent) >= self.config.agent_leases_max {
+        if self.places.held_by(&key.agent) >= self.config.agent_leases_max {
             let most = self.config.agent_leases_max;
             return Err(Denial::Rejected(format!("the agent has {most} paths, which is the limit of one")));
         }
@@ -740,44 +743,6 @@ impl Leases {
         self.tell_waiting(now, &awaited);
     }
 
-    /// The requests that wait and whose ends have a place for one more path.
-    fn with_place(&self) -> BTreeSet<RequestId> {
-        let mut held: BTreeMap<AgentKey, usize> = BTreeMap::new();
-        let mut led_to: BTreeMap<HostId, usize> = BTreeMap::new();
-        let lent = self
-            .network
-            .running()
-            .filter(|(id, _)| self.leases.get(id).is_some_and(|lease| lease.key.is_transfer()));
-        for host in lent.flat_map(|(_, running)| &running.group.receivers) {
-            *led_to.entry(*host).or_default() += 1;
-        }
-        let mut has_place = |pending: &Pending, waiting: &Waiting| {
-            // An agent that has all the paths that one may have waits beside the others, and holds nothing
-            // that they could have.
-            let held = match held.get_mut(&waiting.key.agent) {
-                Some(held) => held,
-                None => held
-                    .entry(waiting.key.agent.clone())
-                    .or_insert(held_by(&self.by_request, &waiting.key.agent)),
-            };
-            if *held >= self.config.agent_leases_max {
-                return false;
-            }
-            *held += 1;
-            // One that waits for one of its receivers keeps its places at the others: those that came later
-            // do not pass it for good.
-            let mut has_room = true;
-            for host in &pending.group.receivers {
-                let count = led_to.entry(*host).or_default();
-                has_room &= *count < self.config.receiver_leases_max;
-                *count += 1;
-            }
-            has_room
-        };
-        let pending = self.pending.values().filter(|(pending, waiting)| has_place(pending, waiting));
-        pending.map(|(pending, _)| pending.id).collect()
-    }
-
     /// Tells those that wait their places, if these have changed.
     fn tell_waiting(&mut self, now: Time, awaited: &BTreeMap<RequestId, Time>) {
         if self.pending.is_empty() {
@@ -804,7 +769,7 @@ impl Leases {
         let bytes = bytes.min(most);
         let too_little = bytes < remaining && (bytes == 0 || !pending.divisible);
         let is_full = self.leases.len() >= self.config.leases_max
-            || self.held_by(&waiting.key.agent) >= self.config.agent_leases_max;
+            || self.places.held_by(&waiting.key.agent) >= self.config.agent_leases_max;
         if too_little || is_full {
             return;
         }
@@ -930,7 +895,9 @@ impl Leases {
     fn enter(&mut self, id: PlanId, lease: Lease) {
         self.expiries.insert((lease.due_at(), id));
         self.by_request.insert(lease.key.clone(), id);
+        self.places.hold(&lease.key.agent);
         self.leases.insert(id, lease);
+        self.lead(id, true);
         self.note_end(id);
         self.note_over(id);
     }
@@ -965,6 +932,7 @@ impl Leases {
     }
 
     fn end(&mut self, id: PlanId, reason: ReleaseReason) {
+        self.lead(id, false);
         let Some(lease) = self.leases.remove(&id) else { return };
         self.remember(&lease, reason);
         self.touch(RecordKey::Lease(id));
@@ -973,6 +941,7 @@ impl Leases {
             self.overs.remove(&(over, id));
         }
         self.by_request.remove(&lease.key);
+        self.places.let_go(&lease.key.agent);
         let running = self.network.release(id);
         self.undecided = true;
         // What has failed is not worth keeping.

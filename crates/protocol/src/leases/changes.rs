@@ -54,8 +54,9 @@ impl Leases {
     pub(super) fn replace(&mut self, id: PlanId, plan: Plan, reason: Option<String>) {
         let Some(lease) = self.leases.get_mut(&id) else { return };
         let Some(running) = self.network.release(id) else { return };
-        if !self.network.hold(id, running.group, plan.clone()) {
+        if !self.network.hold(id, running.group.clone(), plan.clone()) {
             // A fabric has planned with what is not free: the lease cannot stay.
+            self.places.lead(&lease.key, &running.group, false);
             return self.end(id, ReleaseReason::Failed);
         }
         let before = core::mem::replace(&mut lease.grant.plan, plan.clone());
@@ -147,15 +148,18 @@ impl Leases {
         let Lease { gone, grant, .. } = self.leases.get(&id).expect("every lease is known");
         let group = self.changed_group(&old.group, (gone, &grant.missed), change)?;
         if group != old.group {
+            self.lead(id, false);
             let lifted = self.network.lift(id).expect("every lease is held");
             let plan = match self.regroup(id, &old.plan, group) {
                 Ok(plan) => plan,
                 Err(refusal) => {
                     // It goes on as it was, also with what is out of use by now.
                     self.network.put_back(lifted);
+                    self.lead(id, true);
                     return Err(Denial::Unchangeable(refusal.to_string()));
                 }
             };
+            self.lead(id, true);
             self.note_end(id);
             if plan != old.plan {
                 let request = self.leases.get(&id).expect("looked up above").key.clone();

@@ -1,6 +1,7 @@
 //! Invariants of a manager's core: counts agree, bounds hold, and nothing is in two states.
 
 use super::members::{Members, Presence};
+use super::places::Places;
 use super::{Lease, Leases, PLANS_END, RecordKey};
 use alloc::collections::BTreeSet;
 use polycast_planning::Resource;
@@ -58,6 +59,7 @@ impl Leases {
         assert_eq!(self.leases.len(), self.network.running().count(), "what is lent is held");
         let over = self.leases.values().filter(|lease| lease.over.is_some()).count();
         assert_eq!(self.overs.len(), over, "nothing is waited for that is not lent");
+        self.check_places();
         for (id, lease) in &self.leases {
             let Lease { key, grant, .. } = lease;
             assert!(grant.plan_id == *id && id.0 < PLANS_END, "a lease has one number that leases have");
@@ -74,6 +76,16 @@ impl Leases {
                 "{id:?} names some that it does not lead to"
             );
         }
+    }
+
+    fn check_places(&self) {
+        let mut counted = Places::default();
+        for (id, lease) in &self.leases {
+            counted.hold(&lease.key.agent);
+            let running = self.network.get(*id).expect("every lease is held");
+            counted.lead(&lease.key, &running.group, true);
+        }
+        assert_eq!(self.places, counted, "places are taken by what is lent, and by nothing else");
     }
 
     fn check_resources(&self) {

@@ -6,7 +6,7 @@
 //! so that the holder can continue with it.
 
 use super::words::{AgentKey, Grant, HeldLease, Output, ReleaseReason, RequestKey};
-use super::{Claims, Lease, Leases, PLANS_END, RecordKey, held_by, service_time};
+use super::{Claims, Lease, Leases, PLANS_END, RecordKey, service_time};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -86,11 +86,6 @@ impl Leases {
         self.claimed.ended.retain(|_, ended| ended.until > now);
     }
 
-    /// Returns the number of paths that an agent has.
-    pub(super) fn held_by(&self, agent: &AgentKey) -> usize {
-        held_by(&self.by_request, agent)
-    }
-
     /// Notes a path that has ended though its holder may come back to it.
     pub(super) fn remember(&mut self, lease: &Lease, reason: ReleaseReason) {
         if !matches!(reason, ReleaseReason::Expired | ReleaseReason::HolderGone) {
@@ -129,6 +124,8 @@ impl Leases {
         let Some(lease) = self.leases.get_mut(&id).filter(|lease| lease.key != key) else { return };
         self.by_request.remove(&lease.key);
         self.by_request.insert(key.clone(), id);
+        self.places.let_go(&lease.key.agent);
+        self.places.hold(&key.agent);
         lease.key = key.clone();
         let grant = lease.grant.clone();
         // Where settings do not say its number, it has come back with another one.
@@ -165,7 +162,7 @@ impl Leases {
         }
         let Some(source) = self.members.get(&agent.name) else { return };
         let is_full = self.leases.len() >= self.config.leases_max
-            || self.held_by(agent) >= self.config.agent_leases_max;
+            || self.places.held_by(agent) >= self.config.agent_leases_max;
         if self.by_request.contains_key(&key) || is_full || held.plan.0 >= PLANS_END {
             return;
         }

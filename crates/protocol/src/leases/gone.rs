@@ -1,7 +1,7 @@
 //! Agents that go: what ends with them, and what goes on without them.
 
 use super::words::{AgentKey, Denial, Going, NotMember, Output, ReleaseReason};
-use super::{Lease, Leases, RecordKey};
+use super::{Leases, RecordKey};
 use alloc::string::String;
 use alloc::vec::Vec;
 use polycast_planning::{HostId, PlanId, RequestId};
@@ -49,18 +49,13 @@ impl Leases {
     /// Ends everything that a run of an agent holds or waits for, but its groups: their packets do not go
     /// through the agent, whose next run goes on with them. Without one they expire.
     pub(super) fn forget(&mut self, agent: &AgentKey) {
-        let ends = |lease: &Lease| lease.key.is_of(agent) && !lease.key.is_group();
-        let held: Vec<PlanId> =
-            self.leases.iter().filter(|(_, lease)| ends(lease)).map(|(id, _)| *id).collect();
+        let own = agent.request(0)..=agent.request(u64::MAX);
+        let held = self.by_request.range(own.clone()).filter(|(key, _)| !key.is_group());
+        let held: Vec<PlanId> = held.map(|(_, id)| *id).collect();
         for id in held {
             self.end(id, ReleaseReason::HolderGone);
         }
-        let waiting: Vec<RequestId> = self
-            .pending
-            .iter()
-            .filter(|(_, (_, waiting))| waiting.key.is_of(agent))
-            .map(|(id, _)| *id)
-            .collect();
+        let waiting: Vec<RequestId> = self.pending_by_key.range(own).map(|(_, id)| *id).collect();
         for id in waiting {
             self.take_pending(id);
         }
