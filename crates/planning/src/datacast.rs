@@ -19,6 +19,7 @@ use crate::network_state::NetworkState;
 use crate::orca::failures_of;
 use crate::places::{PlaceError, Places};
 use crate::plan::{Channel, Failure, Group, HostId, Part, Plan, PlanId, Pulling, Refusal, TreeRoutes};
+use crate::shared::Shared;
 use crate::trees::{TreePlan, TreePlanner};
 
 /// Limits of the fabric.
@@ -153,7 +154,7 @@ impl Datacast {
             fabric: Self::NAME,
             resources: Vec::new(),
             uses: uses.into_iter().collect(),
-            commands: Vec::new(),
+            commands: Shared::default(),
             channel: Channel::SourceRoutes { tree_count, pulling, trees },
         })
     }

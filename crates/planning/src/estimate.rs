@@ -297,6 +297,7 @@ mod tests {
     use super::*;
     use crate::network_state::Running;
     use crate::plan::{HostId, PlanId, RackPort};
+    use crate::shared::Uses;
     use crate::tcp_chain::TcpChain;
     use alloc::vec;
 
@@ -307,7 +308,13 @@ mod tests {
     }
 
     fn plan(channel: Channel, commands: Vec<DeviceCommand>) -> Plan {
-        Plan { fabric: FABRIC, resources: Vec::new(), uses: Vec::new(), commands, channel }
+        Plan {
+            fabric: FABRIC,
+            resources: Vec::new(),
+            uses: Uses::default(),
+            commands: commands.into(),
+            channel,
+        }
     }
 
     fn multicast(rate: Option<Rate>) -> Channel {

@@ -163,7 +163,7 @@ mod tests {
             Step::Hold(id, what) => {
                 let resources = what.into_iter().map(|(row, number)| ROWS[row].at(number)).collect();
                 let channel = Channel::Chain { order: Vec::new() };
-                let (uses, commands) = (Vec::new(), Vec::new());
+                let (uses, commands) = Default::default();
                 let plan = Plan { fabric: TcpChain::NAME, resources, uses, commands, channel };
                 let _ = network.hold(PlanId(id), group(), plan);
             }

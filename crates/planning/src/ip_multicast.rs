@@ -8,6 +8,7 @@ use crate::fabric_name::FabricName;
 use crate::held::{Network, Row};
 use crate::network_state::NetworkState;
 use crate::plan::{Channel, Failure, Group, HostId, Plan, Refusal, Resource};
+use crate::shared::{Shared, Uses};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -196,8 +197,8 @@ impl IpMulticast {
         Plan {
             fabric: Self::NAME,
             resources: vec![resource(address)],
-            uses: Vec::new(),
-            commands: Vec::new(),
+            uses: Uses::default(),
+            commands: Shared::default(),
             channel: Channel::Multicast {
                 group: address,
                 rate: self.rate,

@@ -29,6 +29,7 @@ mod plan;
 mod registry;
 pub mod relays;
 mod scheduler;
+mod shared;
 pub mod shufflecast;
 mod suspects;
 pub mod tcp_chain;
@@ -50,3 +51,4 @@ pub use scheduler::{
     Decision, Draft, Fcfs, GreedyMatching, Needs, PartitionFcfs, Pending, RequestId, Ruling, Scheduler, Wish,
     decide_as_ruled,
 };
+pub use shared::{Shared, Uses};

@@ -319,7 +319,7 @@ impl NetworkState {
                 && running.group == *asked.group
                 && running.plan.suits(asked.any_packets)
                 && running.plan.resources.iter().all(|resource| self.is_free(resource))
-                && !running.plan.uses.iter().any(|part| self.is_out(&Failure::Part(*part)))
+                && !running.plan.uses.iter().any(|part| self.is_out(&Failure::Part(part)))
         };
         self.kept.iter().rev().find(fits).map(|running| &running.plan)
     }

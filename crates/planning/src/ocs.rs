@@ -26,6 +26,7 @@ use crate::network_state::NetworkState;
 use crate::part_name::PartName;
 use crate::places::{PlaceError, Places, Servers};
 use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Plan, RackPort, Refusal, Resource};
+use crate::shared::Uses;
 use crate::suspects::in_common;
 
 /// Configuration of the fabric.
@@ -210,7 +211,7 @@ impl Ocs {
     fn standing_circuits(&self, network: &NetworkState, old: Option<&Plan>) -> BTreeMap<u32, u32> {
         let kept = network.kept().map(|running| &running.plan);
         let ours = kept.chain(old).filter(|plan| plan.fabric == Self::NAME);
-        ours.flat_map(|plan| &plan.commands)
+        ours.flat_map(|plan| plan.commands.iter())
             .filter_map(|command| match *command {
                 DeviceCommand::CrossConnect { from, to } => Some((from, to)),
                 _ => None,
@@ -283,8 +284,8 @@ impl Ocs {
         Ok(Plan {
             fabric: Self::NAME,
             resources,
-            uses: Vec::new(),
-            commands: Self::commands(address.0, (&sources, &racks), &circuits),
+            uses: Uses::default(),
+            commands: Self::commands(address.0, (&sources, &racks), &circuits).into(),
             channel: Channel::Multicast {
                 group: address,
                 rate: Some(self.config.rate),

@@ -29,6 +29,7 @@ use crate::labels::{
 use crate::network_state::NetworkState;
 use crate::places::{PlaceError, Places};
 use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Part, Plan, PlanId, Refusal, Resource};
+use crate::shared::Uses;
 
 /// Way in which labels name leafs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
@@ -342,7 +343,7 @@ impl Orca {
             fabric: Self::NAME,
             resources: core::iter::once(resource(address)).chain(slots).collect(),
             uses: used(clos, source, plans, &asked),
-            commands,
+            commands: commands.into(),
             channel: Channel::Label {
                 group: address,
                 session,
@@ -378,7 +379,7 @@ pub(crate) fn failures_of<G: Graph>(name: FabricName, network: &NetworkState, gr
 }
 
 /// The nodes and links of trees, in rising order, with those to the leafs that spines ask.
-fn used(clos: &Clos, source: Node, plans: &[LabelPlan], asked: &[u32]) -> Vec<Part> {
+fn used(clos: &Clos, source: Node, plans: &[LabelPlan], asked: &[u32]) -> Uses {
     let mut parts: BTreeSet<Part> = plans.iter().flat_map(|plan| used_by(clos, source, plan)).collect();
     for (leaf, plan) in asked.iter().zip(plans.iter().cycle()) {
         let spine = clos.spine(leaf / clos.leafs_per_pod(), plan.tree.path.plane);

@@ -8,6 +8,7 @@
 use crate::fabric_name::FabricName;
 use crate::kept_address;
 use crate::orca::Encoding;
+use crate::shared::{Shared, Uses};
 use crate::trees::{SteinerTree, TreeHop};
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -366,9 +367,9 @@ pub struct Plan {
     /// Resources that it holds while it is in force.
     pub resources: Vec<Resource>,
     /// Parts that it uses beside others, in rising order: when one of them fails the plan is touched.
-    pub uses: Vec<Part>,
+    pub uses: Uses,
     /// Commands for devices to set it up.
-    pub commands: Vec<DeviceCommand>,
+    pub commands: Shared<DeviceCommand>,
     /// Channel by which the transport uses it.
     pub channel: Channel,
 }
@@ -381,7 +382,7 @@ impl Plan {
         match failure {
             Failure::Host(host) => group.source == *host,
             Failure::Resource(resource) => self.resources.contains(resource),
-            Failure::Part(part) => self.uses.binary_search(part).is_ok(),
+            Failure::Part(part) => self.uses.contains(part),
         }
     }
 }

@@ -147,7 +147,7 @@ impl Shufflecast {
             fabric: Self::NAME,
             resources,
             uses: relays.into_iter().map(Self::part).collect(),
-            commands: rules(address.0, &ways, &racks),
+            commands: rules(address.0, &ways, &racks).into(),
             channel: Channel::Multicast {
                 group: address,
                 rate: (kind == Kind::Transfer).then_some(Rate(rate.0 / shares)),
@@ -318,7 +318,7 @@ impl Fabric for Shufflecast {
         let wiring = &self.config.network;
         let source = source / self.config.servers_per_rack;
         let entries = relays::entries(wiring, source, &self.failed(network), |splitter| {
-            plan.uses.binary_search(&Self::part(splitter)).is_ok()
+            plan.uses.contains(&Self::part(splitter))
         });
         let way = |rack: u32| {
             let splitters = relays::way(wiring, &entries, rack);

@@ -7,6 +7,7 @@ use crate::fabric::{Fabric, Replan, replan_each};
 use crate::fabric_name::FabricName;
 use crate::network_state::NetworkState;
 use crate::plan::{Channel, Failure, Group, Plan, Refusal};
+use crate::shared::{Shared, Uses};
 use alloc::vec::Vec;
 
 /// The fabric.
@@ -42,7 +43,13 @@ impl Fabric for TcpChain {
 }
 
 fn with(channel: Channel) -> Plan {
-    Plan { fabric: TcpChain::NAME, resources: Vec::new(), uses: Vec::new(), commands: Vec::new(), channel }
+    Plan {
+        fabric: TcpChain::NAME,
+        resources: Vec::new(),
+        uses: Uses::default(),
+        commands: Shared::default(),
+        channel,
+    }
 }
 
 #[cfg(test)]

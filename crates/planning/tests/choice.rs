@@ -9,7 +9,7 @@ use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{
     Cause, Channel, Decision, DeviceCommand, Draft, Fabric, FabricName, Fabrics, Failure, Fcfs,
     GreedyMatching, Group, HostId, NetworkState, Passed, PassedWhy, Pending, Places, Plan, PlanId, Pulling,
-    Refusal, Replan, ReplanOutcome, RequestId, Resource, Scheduler, TreeRoutes, Wish,
+    Refusal, Replan, ReplanOutcome, RequestId, Resource, Scheduler, Shared, TreeRoutes, Uses, Wish,
 };
 use polycast_topology::Hybrid;
 use polycast_topology::optics::PowerBudget;
@@ -46,8 +46,8 @@ impl Stub {
         Plan {
             fabric: self.name,
             resources: vec![Resource::Splitter { splitter: self.number }],
-            uses: Vec::new(),
-            commands: Vec::new(),
+            uses: Uses::default(),
+            commands: Shared::default(),
             channel: Channel::Chain { order: vec![HostId(self.number)] },
         }
     }
@@ -304,7 +304,8 @@ fn plans_after_failures_do_not_collide() {
         let mut network = NetworkState::default();
         for id in 0..count {
             let resources = vec![if id == 0 { splitter } else { Resource::CircuitPort { port: id as u32 } }];
-            let uses = vec![polycast_planning::Part::Node { fabric: FabricName::new("ocs"), node: 1 }];
+            let uses = [polycast_planning::Part::Node { fabric: FabricName::new("ocs"), node: 1 }];
+            let uses = uses.into_iter().collect();
             let plan = Plan { resources, uses, ..Stub::new(0, Says::Plan).made() };
             assert!(network.hold(PlanId(id), group(id as u32, &[50]), plan));
         }
@@ -565,7 +566,7 @@ impl Paced {
             if self.has_circuits { vec![DeviceCommand::CrossConnect { from: 1, to: 2 }] } else { vec![] };
         let group = ([239, 1, 1, self.stub.number as u8].into(), 7410);
         let channel = Channel::Multicast { group, rate: Some(self.rate), attempt_interval: Duration::ZERO };
-        Plan { commands, channel, ..self.stub.made() }
+        Plan { commands: commands.into(), channel, ..self.stub.made() }
     }
 }
 

@@ -143,7 +143,7 @@ fn check(plan: &Plan, group: &Group, failures: &BTreeSet<Part>) {
     let text = serde_json::to_string(plan).unwrap();
     assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), *plan, "as records have it");
     assert!(matches!(plan.channel, Channel::Multicast { .. }), "programs see an address");
-    assert!(plan.uses.is_sorted(), "failures are looked up");
+    assert!(plan.uses.iter().is_sorted(), "failures are looked up");
 }
 
 proptest! {

@@ -458,7 +458,7 @@ proptest! {
                     match fabrics.plan(&network, &group) {
                         Ok(plan) => {
                             prop_assert_eq!(&reached(&fabrics, &network, &group, &plan), &group.receivers);
-                            prop_assert!(plan.uses.is_sorted());
+                            prop_assert!(plan.uses.iter().is_sorted());
                             next += 1;
                             prop_assert!(network.hold(PlanId(next), group, plan), "a plan with what is not free");
                         }
@@ -641,8 +641,8 @@ fn streams_take_relays_that_transfers_hold() {
     assert!(only_address(&again) && again.resources != stream.resources);
     // Transfers are refused as before.
     assert!(matches!(fabrics.plan(&network, &few), Err(Refusal::Busy(_))));
-    let relay = match stream.uses[..] {
-        [.., Part::Node { node, .. }] => node,
+    let relay = match stream.uses.iter().last() {
+        Some(Part::Node { node, .. }) => node,
         _ => panic!("{:?}", stream.uses),
     };
     network.fail_part(Shufflecast::part(relay));
@@ -724,7 +724,7 @@ fn a_leaf_that_is_asked_is_part_of_the_plan() {
     let links = plan.uses.iter().filter(|part| {
         matches!(part, Part::Link { ends: (one, other), .. } if (*one == leaf && *other > leaf) || (*other == leaf && *one > leaf))
     });
-    let spine_link: Vec<Part> = links.copied().collect();
+    let spine_link: Vec<Part> = links.collect();
     assert!(!spine_link.is_empty(), "{:?}", plan.uses);
     network.fail_part(spine_link[0]);
     let again = fabric.plan(&network, &group).unwrap();
@@ -754,7 +754,7 @@ fn a_label_that_is_held_keeps_the_leaf_that_it_names() {
         let to_asked =
             plan.uses.iter().filter(|part| matches!(part, Part::Link { ends, .. } if ends.0 == asked));
         let mut network = NetworkState::default();
-        to_asked.for_each(|link| network.fail_part(*link));
+        to_asked.for_each(|link| network.fail_part(link));
         let other = fabric.plan(&network, &group).unwrap();
         assert_ne!(other.channel, plan.channel, "another leaf is asked");
         assert_eq!(fabric.adopt(&NetworkState::default(), &group, &other.channel), Some(other));

@@ -108,10 +108,10 @@ fn a_kept_plan_is_lent_only_whole() {
             network.end_reservations();
             assert!(lends(&network));
         }
-        for part in &plan.uses {
-            network.fail_part(*part);
+        for part in plan.uses.iter() {
+            network.fail_part(part);
             assert!(!lends(&network), "{part:?} has failed");
-            network.repair_part(part);
+            network.repair_part(&part);
             assert!(lends(&network));
         }
         // It is this group's plan alone, and the one that was kept last.
@@ -272,9 +272,11 @@ fn circuits_are_vouched_for_only_as_planned() {
         fabrics.vouches(&ours, &plan)
     };
     let with_rule = |change: ChangeOfRule<'_>| {
-        with(&|plan| match &mut plan.commands[rule_at] {
-            DeviceCommand::RackRule { rack, group, from, to } => change(rack, group, from, to),
-            other => panic!("{other:?}"),
+        with(&|plan| {
+            plan.commands.change(|all| match &mut all[rule_at] {
+                DeviceCommand::RackRule { rack, group, from, to } => change(rack, group, from, to),
+                other => panic!("{other:?}"),
+            })
         })
     };
     assert!(with_rule(&|_, _, _, _| {}), "a rule as it was");
@@ -289,15 +291,18 @@ fn circuits_are_vouched_for_only_as_planned() {
     assert!(!with_rule(&|_, _, _, to| to.push(RackPort::Circuit(2))), "a fibre of the next rack");
     assert!(!with_rule(&|_, _, _, to| to.push(RackPort::Splitter(0))), "racks have no splitters here");
     assert!(
-        !with(&|plan| plan.commands.push(DeviceCommand::RelayRule {
+        !with(&|plan| plan.commands.change(|all| all.push(DeviceCommand::RelayRule {
             rack: 0,
             source: 0,
             from: None,
             to: vec![0]
-        })),
+        }))),
         "relays"
     );
-    assert!(!with(&|plan| plan.uses.push(Orca::node(1))), "it uses nothing beside others");
+    assert!(
+        !with(&|plan| plan.uses = [Orca::node(1)].into_iter().collect()),
+        "it uses nothing beside others"
+    );
     assert!(!with(&|plan| plan.channel = Channel::Chain { order: Vec::new() }), "another channel");
     assert!(!with(&|plan| plan.fabric = TcpChain::NAME), "another fabric's");
     for held in plan.resources.iter().copied() {
@@ -373,8 +378,8 @@ fn plans_over_labels_name_all_that_they_use() {
             }
             way(&[clos.spine(pod, plane), clos.leaf(leaf), server]);
         }
-        assert_eq!(plan.uses.iter().copied().collect::<BTreeSet<Part>>(), expected, "session {session}");
-        assert!(plan.uses.is_sorted());
+        assert_eq!(plan.uses.iter().collect::<BTreeSet<Part>>(), expected, "session {session}");
+        assert!(plan.uses.iter().is_sorted());
         for node in 0..clos.node_count() {
             let part = Orca::node(node);
             assert_eq!(plan.is_touched(&wanted, &Failure::Part(part)), expected.contains(&part), "{node}");
@@ -591,5 +596,5 @@ fn networks_over_trees_use_the_links_of_their_trees() {
             assert_eq!(at, 0, "a way ends at the source");
         }
     }
-    assert_eq!(plan.uses.iter().copied().collect::<BTreeSet<_>>(), expected);
+    assert_eq!(plan.uses.iter().collect::<BTreeSet<_>>(), expected);
 }

@@ -108,14 +108,14 @@ fn all_are_reached_once(wiring: Wiring, dead: &BTreeSet<u32>) -> usize {
             refused += 1;
             continue;
         };
-        let rules = [plan.commands, standing.clone()].concat();
+        let rules = [plan.commands.to_vec(), standing.clone()].concat();
         let Spread { delivered, lit } = spread(&wiring, source, &rules, dead, &BTreeSet::new());
         let expected: BTreeMap<u32, u32> =
             (0..tors).filter(|tor| *tor != source).map(|tor| (tor, 1)).collect();
         assert_eq!(delivered, expected, "{tors} racks, rack {source} sends, dead: {dead:?}");
         assert!(lit.values().all(|times| *times == 1), "{tors} racks, rack {source} sends: {lit:?}");
         let uses: BTreeSet<_> = lit.keys().map(|splitter| Shufflecast::part(*splitter)).collect();
-        assert_eq!(uses, plan.uses.into_iter().collect(), "a plan names the splitters that it lights");
+        assert_eq!(uses, plan.uses.iter().collect(), "a plan names the splitters that it lights");
     }
     refused
 }
@@ -155,7 +155,7 @@ fn the_splitters_that_explain_the_dark_are_suspected() {
             let others = || (0..tors).filter(|tor| *tor != source);
             let group = Group::of_one(HostId(source), others().map(HostId).collect());
             let plan = fabric.plan(&network, &group).unwrap();
-            let rules = [plan.commands.clone(), standing.clone()].concat();
+            let rules = [plan.commands.to_vec(), standing.clone()].concat();
             let dark = |splitter: u32| {
                 let got =
                     spread(&wiring, source, &rules, &BTreeSet::from([splitter]), &BTreeSet::new()).delivered;
@@ -193,7 +193,7 @@ fn a_dark_fibre_costs_no_rack_that_has_another_one() {
                 let receivers = (0..tors).filter(|tor| *tor != source);
                 let group = Group::of_one(HostId(source), receivers.clone().map(HostId).collect());
                 let plan = fabric.plan(&state, &group).unwrap();
-                let rules = [plan.commands, standing.clone()].concat();
+                let rules = [plan.commands.to_vec(), standing.clone()].concat();
                 let dark = BTreeSet::from([(from, to)]);
                 let delivered = spread(&wiring, source, &rules, &BTreeSet::new(), &dark).delivered;
                 let mut expected: BTreeMap<u32, u32> = receivers.map(|tor| (tor, 1)).collect();

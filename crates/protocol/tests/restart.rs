@@ -195,7 +195,7 @@ fn a_path_is_named_with_receivers_that_are_gone() {
         only: false,
     };
     let mut after = manager(1_000);
-    apply(&mut after, Time(3), Input::Found { commands: grant.plan.commands.clone() });
+    apply(&mut after, Time(3), Input::Found { commands: grant.plan.commands.to_vec() });
     join(&mut after, Time(4), 0, vec![held]);
     assert_eq!(after.leases().map(|lease| lease.grant.plan.clone()).collect::<Vec<_>>(), [grant.plan]);
 }
@@ -251,10 +251,10 @@ fn a_plan_that_uses_what_it_does_not_hold_is_lost() {
     assert_eq!(taken_over(Some(plan.clone())), 1);
     assert_eq!(taken_over(None), 0, "a channel does not tell the circuits");
     let mut foreign = plan.clone();
-    foreign.commands.push(DeviceCommand::CrossConnect { from: 2, to: 3 });
+    foreign.commands.change(|all| all.push(DeviceCommand::CrossConnect { from: 2, to: 3 }));
     assert_eq!(taken_over(Some(foreign)), 0);
     let mut nowhere = plan.clone();
-    nowhere.commands.push(DeviceCommand::CrossConnect { from: u32::MAX, to: 0 });
+    nowhere.commands.change(|all| all.push(DeviceCommand::CrossConnect { from: u32::MAX, to: 0 }));
     assert_eq!(taken_over(Some(nowhere)), 0);
     let mut less = plan;
     less.resources.clear();

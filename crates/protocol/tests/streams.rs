@@ -838,8 +838,8 @@ fn anything() -> impl Strategy<Value = StreamsInput> {
             Plan {
                 fabric: FabricName::new("ip-multicast"),
                 resources: vec![],
-                uses: vec![],
-                commands: vec![],
+                uses: Default::default(),
+                commands: Default::default(),
                 channel,
             }
         })

@@ -142,7 +142,7 @@ pub fn plan(words: &mut Words<'_>) -> Plan {
     Plan {
         fabric: FabricName::new(fabric),
         resources: (0..words.below(4)).map(|_| resource(words)).collect(),
-        uses: Vec::new(),
+        uses: Default::default(),
         commands: (0..words.below(3)).map(|_| command(words)).collect(),
         channel: channel(words),
     }

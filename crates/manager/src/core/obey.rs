@@ -107,8 +107,8 @@ impl Inner {
             Output::Response { request, response: Err(denial) } => self.deny(&request, &denial),
             Output::Extended { request, result } => self.extended(&request, result),
             Output::Granted { plan_id, plan, instead_of } => self.set_up(plan_id, plan, instead_of),
-            Output::Again { plan_id, plan } => self.change(Some(plan_id), Vec::new(), plan.commands),
-            Output::Forgotten { plan } => self.change(None, plan.commands, Vec::new()),
+            Output::Again { plan_id, plan } => self.change(Some(plan_id), Vec::new(), plan.commands.to_vec()),
+            Output::Forgotten { plan } => self.change(None, plan.commands.to_vec(), Vec::new()),
             Output::Path { plan_id, request, state } => self.path(plan_id, &request, state),
             Output::Replanned { plan_id, request, before, plan, displaced, reason } => {
                 self.light_out(plan_id);
@@ -138,7 +138,7 @@ impl Inner {
             Output::Released { plan_id, request, plan, reason, kept } => {
                 self.light_out(plan_id);
                 if !kept && !plan.commands.is_empty() {
-                    self.change(None, plan.commands, Vec::new());
+                    self.change(None, plan.commands.to_vec(), Vec::new());
                 }
                 self.readiness.forget(plan_id);
                 self.permits.forget(plan_id);
@@ -250,7 +250,7 @@ impl Inner {
     /// Devices are told of a new path.
     fn set_up(&mut self, plan_id: PlanId, plan: Plan, instead_of: Vec<DeviceCommand>) {
         if !plan.commands.is_empty() {
-            self.change(Some(plan_id), instead_of, plan.commands);
+            self.change(Some(plan_id), instead_of, plan.commands.to_vec());
         }
         tracing::info!(response = plan_id.0, fabric = %plan.fabric, "granted");
     }
@@ -277,7 +277,7 @@ impl Inner {
         let old: Vec<_> = before.commands.iter().chain(displaced).cloned().collect();
         let told = devices::messages(&old, &plan.commands);
         if !(old.is_empty() && plan.commands.is_empty()) {
-            self.change(Some(*plan_id), old, plan.commands.clone());
+            self.change(Some(*plan_id), old, plan.commands.to_vec());
         }
         tracing::info!(response = plan_id.0, source = %request.agent.name, before = %before.fabric,
             fabric = %plan.fabric, why, "planned anew");

@@ -8,7 +8,7 @@ use super::{Encoding, Orca, OrcaConfig, Reach, failures_of, session_of, used_by}
 use crate::ip_multicast::resource;
 use crate::labels::{LabelError, LabelPlan, LeafHosts, ManySession, SpineState};
 use crate::network_state::{NetworkState, Running};
-use crate::plan::{Channel, DeviceCommand, Group, Part, Plan, PlanId, Refusal};
+use crate::plan::{Channel, DeviceCommand, Group, Plan, PlanId, Refusal};
 use alloc::borrow::Cow;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -124,7 +124,7 @@ impl Orca {
         let plan = Plan {
             fabric: Self::NAME,
             resources: iter::once(resource(address)).chain(slots).collect(),
-            uses: uses.into_iter().collect::<Vec<Part>>(),
+            uses: uses.into_iter().collect(),
             commands: entries.chain(labels).collect(),
             channel: self.to_address(address),
         };
@@ -150,12 +150,11 @@ impl Orca {
     /// Returns the plans that leave out a host of their group, and lead to more hosts now.
     pub(super) fn packets_improved(&self, network: &NetworkState) -> Vec<(PlanId, Plan)> {
         let is_partial = |running: &Running| {
-            let uses =
-                |server: Node| running.plan.uses.binary_search(&Orca::link(server, self.place(server).0));
+            let uses = |server: Node| running.plan.uses.contains(&Orca::link(server, self.place(server).0));
             let mut servers = running.group.hosts().filter_map(|host| self.places.get(host));
             running.plan.fabric == Self::NAME
                 && matches!(running.plan.channel, Channel::Multicast { .. })
-                && servers.any(|server| uses(server).is_err())
+                && servers.any(|server| !uses(server))
         };
         let partial: Vec<PlanId> =
             network.running().filter(|(_, running)| is_partial(running)).map(|(id, _)| id).collect();
@@ -200,10 +199,11 @@ impl Orca {
             }
         }
         let session = session_of(address.0);
-        plan.commands.extend(doors.into_iter().map(|(leaf, (mut ports, label))| {
+        let doors = doors.into_iter().map(|(leaf, (mut ports, label))| {
             ports.sort_unstable();
             DeviceCommand::LeafDoor { leaf, session, ports, encoding, label }
-        }));
+        });
+        plan.commands.change(|commands| commands.extend(doors));
         plan.channel = self.to_address(address);
         plan
     }

@@ -202,7 +202,7 @@ impl Leases {
             );
         } else if reached_all && !self.parts.suspects.is_empty() {
             let resources = plan.resources.iter().copied().map(Failure::Resource);
-            let used: Vec<Failure> = resources.chain(plan.uses.iter().copied().map(Failure::Part)).collect();
+            let used: Vec<Failure> = resources.chain(plan.uses.iter().map(Failure::Part)).collect();
             self.acquit(&used);
         }
     }

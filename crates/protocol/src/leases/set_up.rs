@@ -88,7 +88,7 @@ impl Leases {
         }
         for Running { plan: mut displaced, .. } in self.network.displace(plan) {
             self.touch(RecordKey::Kept);
-            displaced.commands.retain(|command| !plan.commands.contains(command));
+            displaced.commands.change(|all| all.retain(|command| !plan.commands.contains(command)));
             if !displaced.commands.is_empty() {
                 self.outputs.push_back(Output::Forgotten { plan: displaced });
             }
@@ -104,6 +104,6 @@ impl Leases {
         if !displaced.is_empty() {
             self.touch(RecordKey::Kept);
         }
-        displaced.into_iter().flat_map(|running| running.plan.commands).collect()
+        displaced.iter().flat_map(|running| running.plan.commands.iter().cloned()).collect()
     }
 }

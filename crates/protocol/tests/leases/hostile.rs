@@ -128,8 +128,8 @@ fn plan() -> impl Strategy<Value = Plan> {
         |(fabric, resources, commands, channel)| Plan {
             fabric: FabricName::new(fabric),
             resources,
-            uses: vec![],
-            commands,
+            uses: Default::default(),
+            commands: commands.into(),
             channel,
         },
     )
