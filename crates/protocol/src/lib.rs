@@ -16,6 +16,8 @@ pub mod delivery;
 #[cfg(feature = "cluster")]
 pub mod directory;
 #[cfg(feature = "cluster")]
+pub mod joining;
+#[cfg(feature = "cluster")]
 pub mod keeping;
 #[cfg(feature = "cluster")]
 pub mod leases;

@@ -30,6 +30,7 @@ use polycast_api::manager::manager_message::Message as Told;
 use polycast_api::manager::{self as api, AgentId, AgentMessage, ManagerMessage};
 use polycast_api::settings::SettingsError;
 use polycast_net::tls::{Expected, Remark, SealError, Security, Talk};
+use polycast_protocol::joining::{Ended, Joining, PATIENCE_MAX};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -46,10 +47,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(3);
 /// The same where other managers may take over: they have to notice that the leader is dead.
 const PATIENCE_FOR_OTHERS: Duration = Duration::from_secs(15);
-/// Pauses between two tries to join: the first, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
-/// The longest pause where there are other managers to try.
-const PAUSE_FOR_OTHERS: Duration = Duration::from_millis(400);
 /// Another agent's session may be taken for alive so long after that agent has died, or this agent's own
 /// before a restart.
 const NAME_PATIENCE: Duration = Duration::from_secs(4);
@@ -133,7 +130,8 @@ impl ManagerLink {
             };
             let endpoint = Endpoint::from_shared(format!("http://{manager}"))
                 .map_err(wrong)?
-                .connect_timeout(ANSWER_TIMEOUT)
+                // The wait for a connection is that of the try, which is shorter.
+                .connect_timeout(PATIENCE_MAX.into())
                 .http2_keep_alive_interval(KEEPALIVE)
                 .keep_alive_timeout(KEEPALIVE)
                 .keep_alive_while_idle(true);
@@ -200,21 +198,24 @@ impl ManagerLink {
 
     /// Joins, again and again; ends only if that is no use.
     async fn stay_joined(&self) -> AgentError {
-        let mut pause = PAUSES.0;
+        let has_others = self.0.managers.len() > 1;
+        let mut joining = Joining::new(has_others, RandomState::new().hash_one(self.0.incarnation));
         let (begun, mut was_joined) = (Instant::now(), false);
         let mut remarks = Remarks::default();
         let mut place = self.0.me.place.subscribe();
         loop {
             let at = *place.borrow_and_update();
-            let fault = match self.join(at).await {
+            let (fault, ended) = match self.join(at, joining.patience().into()).await {
                 Ok((session, heartbeat, remark)) => {
                     was_joined = true;
                     remarks = Remarks::default();
-                    pause = PAUSES.0;
+                    joining.joined();
                     let fault = self.talk(session, heartbeat, &mut place).await;
-                    self.explained(fault, remark.take())
+                    // It may be the connection alone: whether the manager has time for us is not known.
+                    (self.explained(fault, remark.take()), Ended::Away)
                 }
-                Err(fault) => fault,
+                Err(fault @ Fault::Unanswered(_)) => (fault, Ended::Slow),
+                Err(fault) => (fault, Ended::Away),
             };
             self.table().hang_up();
             if self.table().leaving {
@@ -259,9 +260,7 @@ impl ManagerLink {
                     self.table().manager += 1;
                 }
             }
-            tokio::time::sleep(self.jittered(pause)).await;
-            let longest = if self.0.managers.len() > 1 { PAUSE_FOR_OTHERS } else { PAUSES.1 };
-            pause = (pause * 2).min(longest);
+            tokio::time::sleep(joining.next(ended).into()).await;
         }
     }
 
@@ -284,14 +283,8 @@ impl ManagerLink {
         table.manager = named.unwrap_or(table.manager + 1);
     }
 
-    /// Between half of the pause and all of it, so that not all agents come at the same moment.
-    fn jittered(&self, pause: Duration) -> Duration {
-        let random = RandomState::new().hash_one(self.0.incarnation) >> 40;
-        pause / 2 + pause.mul_f64(random as f64 / (1u64 << 25) as f64)
-    }
-
     /// Connects, sealed where this agent has a key; what is wrong with the seal is remarked.
-    async fn connect(&self, remark: &Remark) -> Result<Channel, Fault> {
+    async fn connect(&self, remark: &Remark, patience: Duration) -> Result<Channel, Fault> {
         let at = self.table().manager % self.0.managers.len();
         let (manager, endpoint) = self.0.managers[at].clone();
         let (ends, remark) = ((self.0.security.clone(), self.0.expected.clone()), remark.clone());
@@ -299,20 +292,24 @@ impl ManagerLink {
             let (manager, (security, expected), remark) = (manager.clone(), ends.clone(), remark.clone());
             async move { Talk::connect(&manager, security.as_ref(), &expected, &remark).await.map(TokioIo::new) }
         });
-        let connecting = tokio::time::timeout(ANSWER_TIMEOUT, endpoint.connect_with_connector(connector));
+        let connecting = tokio::time::timeout(patience, endpoint.connect_with_connector(connector));
         match connecting.await {
             Ok(channel) => channel.map_err(|error| Fault::unreachable(&error)),
-            Err(_) => Err(Fault::unanswered()),
+            Err(_) => Err(Fault::Unanswered(patience)),
         }
     }
 
     /// Begins a session; gives what the manager says in it, how often to send a heartbeat, and where it is
     /// remarked what becomes wrong with the seal.
-    async fn join(&self, at: Place) -> Result<(Streaming<ManagerMessage>, Duration, Remark), Fault> {
+    async fn join(
+        &self,
+        at: Place,
+        patience: Duration,
+    ) -> Result<(Streaming<ManagerMessage>, Duration, Remark), Fault> {
         let remark = Remark::default();
         // A connection that ends because its seal is wrong looks like any other that ends, except for the
         // remark.
-        let joined = self.join_over(&remark, at).await;
+        let joined = self.join_over(&remark, at, patience).await;
         let (session, heartbeat) = joined.map_err(|fault| remark.take().map_or(fault, Fault::Seal))?;
         Ok((session, heartbeat, remark))
     }
@@ -324,7 +321,7 @@ impl ManagerLink {
             self.table().permits.forget();
         }
         match (fault, remarked) {
-            (Fault::Unreachable(_), Some(error)) => Fault::Seal(error),
+            (Fault::Unreachable(_) | Fault::Unanswered(_), Some(error)) => Fault::Seal(error),
             (fault, _) => fault,
         }
     }
@@ -333,8 +330,9 @@ impl ManagerLink {
         &self,
         remark: &Remark,
         at: Place,
+        patience: Duration,
     ) -> Result<(Streaming<ManagerMessage>, Duration), Fault> {
-        let client = ManagerClient::new(self.connect(remark).await?);
+        let client = ManagerClient::new(self.connect(remark, patience).await?);
         let mut client = client.max_decoding_message_size(ANSWER_LEN_MAX);
         let (outbox, messages) = mpsc::channel(MESSAGES_MAX);
         let leases = self.table().leases();
@@ -348,8 +346,9 @@ impl ManagerLink {
         };
         // It is empty: there is room.
         let _ = outbox.try_send(AgentMessage { message: Some(Said::Join(join)) });
-        let mut session = in_time(client.session(ReceiverStream::new(messages))).await?;
-        let first = in_time_stream(session.message()).await?;
+        let mut session = within(patience, client.session(ReceiverStream::new(messages))).await?;
+        let first = within(patience, async { Ok(tonic::Response::new(session.message().await?)) }).await?;
+        let first = first.and_then(|message| message.message);
         let Some(Told::Joined(joined)) = first else {
             return Err(Fault::Refused(Refusal::new(Kind::Version, "it is not a manager of this version")));
         };
@@ -495,6 +494,8 @@ enum Fault {
     Refused(Refusal),
     #[error("{0}")]
     Unreachable(String),
+    #[error("no answer within {} seconds", .0.as_secs())]
+    Unanswered(Duration),
     #[error("{0}")]
     Seal(SealError),
     /// This agent has another address now.
@@ -504,7 +505,7 @@ enum Fault {
 
 impl Fault {
     fn unanswered() -> Self {
-        Fault::Unreachable(format!("no answer within {} seconds", ANSWER_TIMEOUT.as_secs()))
+        Fault::Unanswered(ANSWER_TIMEOUT)
     }
 
     /// Explains why it cannot be reached, not in the words of a library.
@@ -532,17 +533,17 @@ impl From<Status> for Fault {
 }
 
 async fn in_time<T>(call: impl Future<Output = Result<tonic::Response<T>, Status>>) -> Result<T, Fault> {
-    match tokio::time::timeout(ANSWER_TIMEOUT, call).await {
-        Ok(answer) => Ok(answer?.into_inner()),
-        Err(_) => Err(Fault::unanswered()),
-    }
+    within(ANSWER_TIMEOUT, call).await
 }
 
-async fn in_time_stream(
-    message: impl Future<Output = Result<Option<ManagerMessage>, Status>>,
-) -> Result<Option<Told>, Fault> {
-    let message = in_time(async { Ok(tonic::Response::new(message.await?)) }).await?;
-    Ok(message.and_then(|message| message.message))
+async fn within<T>(
+    patience: Duration,
+    call: impl Future<Output = Result<tonic::Response<T>, Status>>,
+) -> Result<T, Fault> {
+    match tokio::time::timeout(patience, call).await {
+        Ok(answer) => Ok(answer?.into_inner()),
+        Err(_) => Err(Fault::Unanswered(patience)),
+    }
 }
 
 #[cfg(test)]
