@@ -1,18 +1,18 @@
-//! The manager's core with 100,000 sessions at once over Orca: leases, labels, and a pool of addresses beyond
-//! a /24. How many requests a second it takes while it holds so many, and how many bytes of memory a session
-//! has.
+//! The manager's core with 100,000 sessions at once: leases, labels, and a pool of addresses beyond a /24.
+//! The rate of requests while it holds so many, and the bytes of memory that a session has.
 //!
-//! `cargo bench -p polycast-manager --bench sessions -- [SESSIONS] [RECEIVERS]`; it prints one line of JSON.
-//! All is in one thread and without a network: what the core itself can. Memory is what the process has
-//! resident (`VmRSS`) with the sessions, less what it had without. Requests are counted by the second of
-//! processor time too (`/proc/self/schedstat`): another process that runs beside takes none of it.
+//! `cargo bench -p polycast-manager --bench sessions -- [SESSIONS] [RECEIVERS] [FABRIC]`; it prints one line
+//! of JSON. The fabric is `orca`, or `ip-multicast`, whose paths hold an address and nothing else. All is in
+//! one thread and without a network: what the core itself can. Memory is what the process has resident
+//! (`VmRSS`) with the sessions, less what it had without. Requests are counted by the second of processor
+//! time too (`/proc/self/schedstat`): another process that runs beside takes none of it.
 
 use polycast_planning::estimate::{Assumed, Estimator};
-use polycast_planning::ip_multicast::AddressPool;
+use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::labels::LabelOptions;
 use polycast_planning::orca::{Encoding, Orca, OrcaConfig};
 use polycast_planning::tcp_chain::TcpChain;
-use polycast_planning::{Fabric, Fabrics, Fcfs, HostId, PlanId};
+use polycast_planning::{Fabric, FabricName, Fabrics, Fcfs, HostId, PlanId};
 use polycast_protocol::leases::{
     AgentKey, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest, Receivers,
     SessionsConfig,
@@ -47,6 +47,7 @@ struct World {
     random: Random,
     hosts: u64,
     receivers: u64,
+    fabric: FabricName,
     held: Vec<(u64, u64, PlanId)>,
 }
 
@@ -86,6 +87,13 @@ fn resident_bytes() -> u64 {
     kib << 10
 }
 
+/// Addresses for more than a million sessions.
+fn pool(sessions: u64) -> AddressPool {
+    let pool = AddressPool::parse("239.0.0.0/8", 7410).expect("these are addresses");
+    assert!(u64::from(pool.count()) > sessions, "there are more addresses than sessions");
+    pool
+}
+
 /// Labels for a fat-tree of 16 ports: 1,024 hosts, 128 leafs.
 fn orca(clos: Clos, sessions: u64) -> Orca {
     let config = OrcaConfig {
@@ -98,16 +106,19 @@ fn orca(clos: Clos, sessions: u64) -> Orca {
         rack_feedback: true,
         rate: None,
     };
-    let pool = AddressPool::parse("239.128.0.0/14", 7410).expect("these are addresses");
-    assert!(u64::from(pool.count()) > sessions, "there are more addresses than sessions");
     let places = (0..clos.hosts()).map(|host| (HostId(host), host));
-    Orca::new(config, places, pool).expect("the network has labels")
+    Orca::new(config, places, pool(sessions)).expect("the network has labels")
 }
 
 impl World {
-    fn new(sessions: u64, receivers: u64) -> Self {
+    fn new(sessions: u64, receivers: u64, fabric: FabricName) -> Self {
         let clos = Clos::new(16, 8, 8, 8, 8).expect("this is a fat-tree");
-        let fabrics: Vec<Box<dyn Fabric>> = vec![Box::new(orca(clos, sessions)), Box::new(TcpChain)];
+        let best: Box<dyn Fabric> = if fabric == Orca::NAME {
+            Box::new(orca(clos, sessions))
+        } else {
+            Box::new(IpMulticast::new(pool(sessions)))
+        };
+        let fabrics: Vec<Box<dyn Fabric>> = vec![best, Box::new(TcpChain)];
         let fabrics =
             Fabrics::new(fabrics).estimating(Estimator::new(Assumed::default())).choosing_by_time(true);
         let day = Duration::from_secs(86_400);
@@ -118,7 +129,7 @@ impl World {
             pending_max: 1_024,
             leases_max: usize::MAX,
             agent_leases_max: usize::MAX,
-            receiver_leases_max: 1_000,
+            receiver_leases_max: usize::MAX,
             grant_bytes_max: u64::MAX,
             agents_max: 100_000,
             on_device_failure: OnDeviceFailure::Fallback,
@@ -135,7 +146,7 @@ impl World {
         }
         let random = Random(0x9e37_79b9_7f4a_7c15);
         let mut world =
-            World { manager, random, hosts, receivers, held: Vec::with_capacity(sessions as usize) };
+            World { manager, random, hosts, receivers, fabric, held: Vec::with_capacity(sessions as usize) };
         for host in 0..hosts {
             let address = ([10, 0, (host >> 8) as u8, host as u8].into(), 7401);
             let from = std::net::Ipv4Addr::LOCALHOST.into();
@@ -151,7 +162,7 @@ impl World {
         while let Some(output) = self.manager.poll(NOW) {
             if let Output::Response { response, .. } = &output {
                 let grant = response.as_ref().expect("every request has a path");
-                assert_eq!(grant.plan.fabric, Orca::NAME, "it is a session with labels");
+                assert_eq!(grant.plan.fabric, self.fabric, "it goes over the fabric that is measured");
                 granted = Some(grant.plan_id);
             }
             black_box(output);
@@ -196,7 +207,9 @@ impl World {
 fn main() {
     let mut given = std::env::args().skip(1).filter_map(|argument| argument.parse::<u64>().ok());
     let (sessions, receivers) = (given.next().unwrap_or(SESSIONS), given.next().unwrap_or(RECEIVERS));
-    let mut world = World::new(sessions, receivers);
+    let by_address = std::env::args().any(|argument| argument == IpMulticast::NAME.as_str());
+    let fabric = if by_address { IpMulticast::NAME } else { Orca::NAME };
+    let mut world = World::new(sessions, receivers, fabric);
     let (before, watch) = (resident_bytes(), Watch::start());
     (0..sessions).for_each(|number| world.begin(number));
     let filling = watch.per_second(sessions);
@@ -209,7 +222,7 @@ fn main() {
     }
     let full = watch.per_second(churn);
     println!(
-        "{{\"sessions\": {sessions}, \"receivers\": {receivers}, \"hosts\": {}, \"requests_per_s_while_filling\": {:.0}, \
+        "{{\"fabric\": \"{fabric}\", \"sessions\": {sessions}, \"receivers\": {receivers}, \"hosts\": {}, \"requests_per_s_while_filling\": {:.0}, \
          \"requests_per_s_when_full\": {:.0}, \"per_processor_s_while_filling\": {:.0}, \"per_processor_s_when_full\": {:.0}, \
          \"bytes_per_session\": {}, \"assertions\": {}}}",
         world.hosts,

@@ -1,5 +1,5 @@
-//! What a plan has much of, kept once however often the plan is copied: a manager has each plan in force at
-//! two places, and hands it to devices and agents.
+//! Lists of a plan, kept once however often the plan is copied: a manager has each plan in force at two
+//! places, and hands it to devices and agents.
 
 use crate::fabric_name::FabricName;
 use crate::plan::Part;

@@ -1,11 +1,11 @@
-//! When an agent tries to join its manager: at once when it has lost it, and then with growing pauses.
+//! Times of an agent's tries to join its manager: at once when it has lost it, and then with growing pauses.
 //!
 //! All agents of a cluster lose their manager at the same moment, and all want to be back. A manager that is
-//! not there refuses connections, which costs it nothing: agents go on to try every few seconds, so that they
-//! are back soon after it is. One that is there and does not answer in time has more to do than it can, and
-//! each try that it gets to too late is work for nothing: agents wait the longer for the answer, and come
-//! again the later, so that the share that it answers in time grows. Each pause is drawn between its half and its whole, so that agents which
-//! have begun together do not come together.
+//! not there refuses connections, which costs it nothing: agents go on to try every few seconds, so that
+//! they are back soon after it is. One that is there and does not answer in time has more to do than it can,
+//! and each try that it gets to too late is work for nothing: agents wait the longer for the answer, and
+//! come again the later, so that the share that it answers in time grows. Each pause is drawn between its
+//! half and its whole, so that agents which have begun together do not come together.
 
 use polycast_types::Duration;
 
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_millis(3_000);
 /// The most time that it has.
 pub const PATIENCE_MAX: Duration = Duration::from_millis(12_000);
 
-/// How a try to join has ended.
+/// The end of a try to join.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
     /// No manager is there, or it has said why not.
