@@ -30,7 +30,6 @@ pub struct Replan {
 
 /// Consequence of a failure for a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[expect(clippy::large_enum_variant, reason = "each lives for the time of one call")]
 pub enum ReplanOutcome {
     /// This plan takes its place.
     Replaced(Plan),
