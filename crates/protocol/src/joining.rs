@@ -4,8 +4,9 @@
 //! not there refuses connections, which costs it nothing: agents go on to try every few seconds, so that
 //! they are back soon after it is. One that is there and does not answer in time has more to do than it can,
 //! and each try that it gets to too late is work for nothing: agents wait the longer for the answer, and
-//! come again the later, so that the share that it answers in time grows. Each pause is drawn between its
-//! half and its whole, so that agents which have begun together do not come together.
+//! come again the later, so that the share that it answers in time grows. One that lets agents in and ends
+//! their sessions at once is no better than one that is away. Each pause is drawn between its half and its
+//! whole, so that agents which have begun together do not come together.
 
 use polycast_types::Duration;
 
@@ -21,6 +22,9 @@ const SLOW_FIRST: Duration = Duration::from_millis(2_000);
 const SLOW_MAX: Duration = Duration::from_millis(8_000);
 /// Time that a manager has for its answer at first.
 const PATIENCE: Duration = Duration::from_millis(3_000);
+/// A session that has lasted so long was one: as long as the longest pause, so that a manager which ends each
+/// session at once is tried as often as one that is away.
+const SETTLED: Duration = AWAY_MAX;
 /// The most time that it has.
 pub const PATIENCE_MAX: Duration = Duration::from_millis(12_000);
 
@@ -50,9 +54,15 @@ impl Joining {
         Joining { has_others, pause: FIRST, patience: PATIENCE, random: seed }
     }
 
-    /// The agent is a member.
-    pub fn joined(&mut self) {
-        (self.pause, self.patience) = (FIRST, PATIENCE);
+    /// The agent was a member for so long. Gives whether that was long enough for the next try to be like the
+    /// first.
+    pub fn left(&mut self, lasted: Duration) -> bool {
+        let is_settled = lasted >= SETTLED;
+        self.patience = PATIENCE;
+        if is_settled {
+            self.pause = FIRST;
+        }
+        is_settled
     }
 
     /// Returns the time that the manager has for its answer.
@@ -151,7 +161,6 @@ mod tests {
                 self.free_at = done_at;
                 if done_at <= until {
                     self.members.insert(agent, done_at);
-                    self.agents[agent as usize].joined();
                 }
             }
         }
@@ -209,7 +218,7 @@ mod tests {
         let most = |ended: Ended, has_others: bool| {
             let mut joining = Joining::new(has_others, 7);
             let pauses: Vec<Duration> = (0..20).map(|_| joining.next(ended)).collect();
-            joining.joined();
+            assert!(joining.left(SETTLED));
             assert!(ended == Ended::Slow || joining.next(ended) <= FIRST, "it begins anew");
             *pauses.iter().max().unwrap()
         };
@@ -220,5 +229,22 @@ mod tests {
         let drawn: BTreeSet<Duration> =
             (0..100).map(|seed| Joining::new(false, seed).next(Ended::Away)).collect();
         assert!(drawn.len() > 90, "agents that begin together do not come together");
+    }
+    /// A manager lets agents in and ends each session, as one does that is hostile or breaks at once: it is
+    /// tried no more often than one that is away.
+    #[test]
+    fn sessions_that_end_at_once_are_begun_seldom() {
+        for has_others in [false, true] {
+            let mut joining = Joining::new(has_others, 3);
+            let (mut now, mut tries) = (Time(0), 0);
+            while now < Time(60 * SECOND) {
+                tries += 1;
+                let lasted = Duration::from_millis(20);
+                assert!(!joining.left(lasted));
+                now = now + lasted + joining.next(Ended::Away);
+            }
+            let most = if has_others { 60_000 / 200 } else { 60_000 / 1_500 };
+            assert!(tries <= most + 8, "{tries} in a minute");
+        }
     }
 }

@@ -95,6 +95,14 @@ struct Inner {
 /// Account of this host; none once its agent ends.
 type Account = Box<dyn Fn() -> Option<api::NodeReport> + Send + Sync>;
 
+/// The end of a try to join.
+struct Tried {
+    fault: Fault,
+    ended: Ended,
+    /// Time that the session lasted, if the agent was let in.
+    lasted: Option<polycast_types::Duration>,
+}
+
 /// Time of the last message that the manager is away: at once, and then once a minute. More would hide other
 /// messages.
 #[derive(Default)]
@@ -204,19 +212,12 @@ impl ManagerLink {
         let mut remarks = Remarks::default();
         let mut place = self.0.me.place.subscribe();
         loop {
-            let at = *place.borrow_and_update();
-            let (fault, ended) = match self.join(at, joining.patience().into()).await {
-                Ok((session, heartbeat, remark)) => {
-                    was_joined = true;
-                    remarks = Remarks::default();
-                    joining.joined();
-                    let fault = self.talk(session, heartbeat, &mut place).await;
-                    // It may be the connection alone: whether the manager has time for us is not known.
-                    (self.explained(fault, remark.take()), Ended::Away)
-                }
-                Err(fault @ Fault::Unanswered(_)) => (fault, Ended::Slow),
-                Err(fault) => (fault, Ended::Away),
-            };
+            let Tried { fault, ended, lasted } = self.try_once(joining.patience(), &mut place).await;
+            was_joined |= lasted.is_some();
+            let is_settled = lasted.is_some_and(|lasted| joining.left(lasted));
+            if is_settled {
+                remarks = Remarks::default();
+            }
             self.table().hang_up();
             if self.table().leaving {
                 self.away("the agent is leaving");
@@ -246,7 +247,11 @@ impl ManagerLink {
                 }
                 Fault::Moved => continue,
                 // The manager has forgotten us: it is there, and only has to be told.
-                Fault::Refused(refusal) if refusal.kind == Kind::NotJoined => continue,
+                Fault::Refused(refusal) if refusal.kind == Kind::NotJoined => {
+                    if is_settled {
+                        continue;
+                    }
+                }
                 Fault::Refused(refusal) if refusal.kind == Kind::NotLeader => {
                     self.away(&refusal.message);
                     self.turn_to(refusal.leader.as_deref());
@@ -261,6 +266,26 @@ impl ManagerLink {
                 }
             }
             tokio::time::sleep(joining.next(ended).into()).await;
+        }
+    }
+
+    /// Tries to join, and stays in the session while it lasts.
+    async fn try_once(
+        &self,
+        patience: polycast_types::Duration,
+        place: &mut watch::Receiver<Place>,
+    ) -> Tried {
+        let at = *place.borrow_and_update();
+        match self.join(at, patience.into()).await {
+            Ok((session, heartbeat, remark)) => {
+                let joined_at = Instant::now();
+                let fault = self.talk(session, heartbeat, place).await;
+                // It may be the connection alone: whether the manager has time for us is not known.
+                let fault = self.explained(fault, remark.take());
+                Tried { fault, ended: Ended::Away, lasted: Some(joined_at.elapsed().into()) }
+            }
+            Err(fault @ Fault::Unanswered(_)) => Tried { fault, ended: Ended::Slow, lasted: None },
+            Err(fault) => Tried { fault, ended: Ended::Away, lasted: None },
         }
     }
 
