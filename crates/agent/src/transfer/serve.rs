@@ -266,6 +266,7 @@ impl Served {
 mod tests {
     use super::*;
     use polycast_net::store::{PartFile, Placing, Size};
+    use polycast_protocol::push::PeerId;
     use polycast_testing::{folder_in_memory, until};
     use polycast_wire::control::WANT_MAX;
     use std::io::Write as _;
@@ -281,6 +282,46 @@ mod tests {
         peer.write_all(&words).unwrap();
         peer.set_nonblocking(true).unwrap();
         peer
+    }
+
+    /// An object whose bytes cannot be read for a fault of ours.
+    struct Breaks;
+
+    impl ObjectSource for Breaks {
+        fn len(&self) -> u64 {
+            1 << 20
+        }
+
+        fn read_exact_at(&self, _: &mut [u8], _: u64) -> io::Result<()> {
+            panic!("the fault that the test plants");
+        }
+    }
+
+    /// A fault ends the thread that serves all members: their places are free for those who come later.
+    #[test]
+    fn members_whose_thread_has_ended_keep_no_place() {
+        let geometry = Geometry { object_len: 1 << 20, fragment_len: 1_400, group_len: 1 << 18 };
+        let served = Served::new(Handle(5), geometry, Supply::Object(Arc::new(Breaks)), (None, None));
+        (0..geometry.groups()).for_each(|group| served.mark(group));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut strangers = Strangers::new(listener, None);
+        for number in 0..3 {
+            let entry = served.entry_of(PeerId(number));
+            let enter = Overlay::Enter { handle: Handle(5), ticket: [0; 32], entry, have: Vec::new() };
+            let mut words = Vec::new();
+            Control::Overlay(enter).emit(&mut words);
+            let mut peer = TcpStream::connect(address).unwrap();
+            peer.write_all(&words).unwrap();
+            peer.set_nonblocking(true).unwrap();
+            until("its connection has ended", || {
+                served.meet(&mut strangers);
+                !peer.peek(&mut [0]).is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock)
+            });
+            until("its place is free", || served.active() == 0);
+        }
+        served.stop();
     }
 
     /// Peers that take nothing leave room for others, also of the same address, and soon for all.

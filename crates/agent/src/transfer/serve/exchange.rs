@@ -115,11 +115,13 @@ impl Served {
             hall.bell = Some(bell.clone());
             let served = Arc::clone(self);
             let work = move || {
-                let ran =
-                    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| served.serve_members(&bell)));
-                // Those that come later have a thread of their own again.
+                let mut members = Vec::new();
+                let serve = || served.serve_members(&bell, &mut members);
+                let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(serve));
+                // Those that come later have a thread of their own again, and the places of these.
                 if ran.is_err() {
                     served.hall().bell = None;
+                    members.iter().for_each(|member| served.see_off(member));
                 }
             };
             std::thread::Builder::new().name("polycast-serve".into()).spawn(work)
@@ -145,9 +147,9 @@ impl Served {
         }
     }
 
-    /// Serves members until there are none, or serving ends.
-    fn serve_members(&self, bell: &Bell) {
-        let (clock, mut members) = (Clock::start(), Vec::new());
+    /// Serves members until there are none, or serving ends. Those that are served are in `members`.
+    fn serve_members(&self, bell: &Bell, members: &mut Vec<Member>) {
+        let clock = Clock::start();
         loop {
             bell.clear();
             {
@@ -172,7 +174,7 @@ impl Served {
                     false
                 }
             });
-            if let Err(error) = self.wait_for(&mut members, &waits, (bell, seen, looked_at), &clock) {
+            if let Err(error) = self.wait_for(members, &waits, (bell, seen, looked_at), &clock) {
                 tracing::warn!(%error, "cannot wait for the others");
                 let mut hall = self.hall();
                 hall.bell = None;
@@ -180,7 +182,7 @@ impl Served {
                 break;
             }
         }
-        members.iter().for_each(|member| self.see_off(member));
+        members.drain(..).for_each(|member| self.see_off(&member));
     }
 
     /// Waits until one of the members can go on. `seen` is how many groups were here before they were looked
