@@ -9,6 +9,7 @@
 use crate::ADDED;
 use crate::plan::parts::PartsFile;
 use clap::error::ErrorKind;
+use polycast_experiments::catalogue::select;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -223,6 +224,14 @@ fn wrong_span(span: &str) -> Option<String> {
     if command.has_subcommands() && words.peek().is_some_and(|word| is_name(word)) {
         return Some(format!("there is no command '{}'", words.peek()?));
     }
+    if command.get_name() == "reproduce" {
+        // A command line takes any word here, so that it can say which there are.
+        let named: Vec<&str> = words.clone().take_while(|word| is_name(word)).collect();
+        let wrong = select(named.first().copied(), named.get(1).copied()).err();
+        if wrong.is_some() {
+            return wrong.map(|wrong| wrong.to_string());
+        }
+    }
     for word in words.take_while(|word| *word != "--") {
         let option = word.trim_start_matches('[').strip_prefix("--").unwrap_or_default();
         let option =
@@ -326,6 +335,7 @@ fn wrong_spans_and_settings_are_found() {
         ("See `polycast send FILE --to all`.", "See `polycast sned FILE`."),
         ("See `polycast lab up SPEC --name NAME`.", "See `polycast lab up SPEC --to NAME`."),
         ("See `polycast plan --help`.", "See `polycast plan trams`."),
+        ("See `polycast reproduce orca fig-7 --json`.", "See `polycast reproduce orca fig-70`."),
         ("```toml\nfabrics = ['tcp-chain']\n```\n", "```toml\nfabriks = ['tcp-chain']\n```\n"),
         ("```toml\nsocket = 'a'\n```\n", "```toml\nsocket = 1\n```\n"),
         ("```json\n{\"a\": 1}\n```\n", "```json\n{a: 1}\n```\n"),
