@@ -402,7 +402,7 @@ fn a_source_is_lent_a_group_of_the_family_of_its_address() {
     let multicast = multicast.with_other_family(Some(pool("239.255.64.0/24")));
     let mut manager =
         Leases::new(config(), Fabrics::new(vec![Box::new(multicast)]), Box::new(polycast_planning::Fcfs));
-    let at = |number: u8, address: std::net::IpAddr| {
+    let at = |number: u8, address: core::net::IpAddr| {
         Input::Join(Join {
             agent: agent(number, 1),
             address: (address, 7401),
