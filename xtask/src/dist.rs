@@ -12,14 +12,14 @@ use std::process::{Command, ExitCode};
 const USAGE: &str = "\
 Usage: cargo xtask dist [--static | --program FILE | --image FILE] [DIR]
 
-Builds polycast and polycast-research with the profile `dist` and writes polycast-VERSION-ARCH.tar.gz, polycast-VERSION-protos.tar.gz, a .deb where
+Builds polycast, polycast-research and the small program that `polycast push` brings to hosts with the profile `dist` and writes polycast-VERSION-ARCH.tar.gz, polycast-VERSION-protos.tar.gz, a .deb where
 dpkg-deb is and an .rpm where rpmbuild is, into DIR [default: dist].
 
   --static  write polycast-VERSION-ARCH-static.tar.gz and, as a container image, polycast-VERSION-ARCH-image.tar only: a program that needs no library of the system and so runs on
             every Linux of this processor, without polycast-research. It takes musl's compiler
             (apt install musl-tools) and its target (rustup target add x86_64-unknown-linux-musl).
   --program FILE
-            pack this program, and polycast-research where that lies beside it, and build none
+            pack this program, and polycast-research and the program for hosts where those lie beside it, and build none
   --image FILE
             make the image only, of this program, which needs no library";
 
@@ -34,6 +34,8 @@ const FOLDERS: [&str; 6] = ["ansible", "cloud-init", "grafana", "helm", "kuberne
 
 /// The program that has planners, simulator and lab.
 const RESEARCH: &str = "polycast-research";
+/// Folder of programs for hosts in a package.
+const FOR_HOSTS_IN: &str = "usr/lib/polycast";
 
 /// Paths of completions, by shell.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -126,13 +128,30 @@ pub(crate) fn make(out: &Path, fixed: bool, program: Option<&Path>) -> Result<Ve
     Ok(made)
 }
 
-/// Puts a package's files together, of a checkout and of the program: with `polycast-research` where that
-/// lies beside it and the package is not a `fixed` one.
+/// Puts a package's files together, of a checkout and of the program: with the program for hosts where that lies
+/// beside it, and with `polycast-research` where that does and the package is not a `fixed` one.
 fn put_together(checkout: &Path, root: &Path, program: &Path, fixed: bool) -> Result<(), String> {
-    let research = Some(program.with_file_name(RESEARCH)).filter(|research| !fixed && research.is_file());
-    fill(checkout, root, program, research.as_deref())
+    fill(checkout, root)
+        .and_then(|()| fill_programs(root, program, fixed))
         .map_err(|error| format!("cannot put it together: {error}"))?;
     pages(root, program)
+}
+
+/// Copies the program and those beside it.
+fn fill_programs(root: &Path, program: &Path, fixed: bool) -> io::Result<()> {
+    put(program, &root.join("usr/bin/polycast"))?;
+    let beside = |name: &str| Some(program.with_file_name(name)).filter(|path| path.is_file());
+    if let Some(research) = beside(RESEARCH).filter(|_| !fixed) {
+        put(&research, &root.join("usr/bin").join(RESEARCH))?;
+    }
+    let for_hosts = for_hosts();
+    beside(&for_hosts).map_or(Ok(()), |small| put(&small, &root.join(FOR_HOSTS_IN).join(&for_hosts)))
+}
+
+/// Copies a file to where no folder has to be.
+fn put(from: &Path, to: &Path) -> io::Result<()> {
+    to.parent().map_or(Ok(()), fs::create_dir_all)?;
+    fs::copy(from, to).map(drop)
 }
 
 /// The version that a program says it has.
@@ -159,16 +178,10 @@ fn pack(out: &Path, name: &str, folder: &Path, what: &str) -> Result<PathBuf, St
 /// Builds what is given away, and returns the program `polycast`: for this system's own C library, or
 /// `fixed`, with musl inside it.
 fn build(fixed: bool) -> Result<PathBuf, String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(["build", "--locked", "--profile", "dist", "--package", "polycast"]);
-    if let Some(commit) = commit(Path::new(".")) {
-        command.env("POLYCAST_COMMIT", commit);
-    }
-    let mut folder =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    let mut command = cargo_build();
+    let mut folder = target();
     if fixed {
-        let triple = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
+        let triple = triple();
         check_musl(&triple)?;
         command.args(["--target", &triple]);
         folder.push(triple);
@@ -176,7 +189,53 @@ fn build(fixed: bool) -> Result<PathBuf, String> {
         command.args(["--package", RESEARCH]);
     }
     must(&mut command)?;
-    Ok(folder.join("dist/polycast"))
+    let program = folder.join("dist/polycast");
+    build_for_hosts(&program)?;
+    Ok(program)
+}
+
+/// Builds the program for hosts, and puts it beside this one: with musl inside it where that can be had.
+fn build_for_hosts(program: &Path) -> Result<(), String> {
+    // Crates with fewer features are others: the folder of its own keeps those of the whole program.
+    let mut folder = target().join("for-hosts");
+    let mut command = cargo_build();
+    command.arg("--no-default-features").arg("--target-dir").arg(&folder);
+    match check_musl(&triple()) {
+        Ok(()) => {
+            command.args(["--target", &triple()]);
+            folder.push(triple());
+        }
+        Err(lacks) => eprintln!("the program for hosts needs a glibc as new as this system's: {lacks}"),
+    }
+    must(&mut command)?;
+    let copied = fs::copy(folder.join("dist/polycast"), program.with_file_name(for_hosts()));
+    copied.map(drop).map_err(|error| format!("cannot copy the program for hosts: {error}"))
+}
+
+/// The command that builds `polycast`.
+fn cargo_build() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["build", "--locked", "--profile", "dist", "--package", "polycast"]);
+    if let Some(commit) = commit(Path::new(".")) {
+        command.env("POLYCAST_COMMIT", commit);
+    }
+    command
+}
+
+/// The folder that cargo builds into.
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from)
+}
+
+/// Rust's name of this machine with musl.
+fn triple() -> String {
+    format!("{}-unknown-linux-musl", std::env::consts::ARCH)
+}
+
+/// The name of the program that `polycast push` brings to hosts like this one: it offers and accepts, and has
+/// no daemons.
+fn for_hosts() -> String {
+    format!("polycast-{}", std::env::consts::ARCH)
 }
 
 /// The short name of the commit that a checkout is at, with `-changed` where files of it have been changed;
@@ -228,14 +287,8 @@ fn missing_for_musl(
 }
 
 /// Copies what is there.
-fn fill(checkout: &Path, root: &Path, program: &Path, research: Option<&Path>) -> io::Result<()> {
-    let put = |from: &Path, to: &str| {
-        let to = root.join(to);
-        to.parent().map_or(Ok(()), fs::create_dir_all)?;
-        fs::copy(from, to).map(drop)
-    };
-    put(program, "usr/bin/polycast")?;
-    research.map_or(Ok(()), |research| put(research, &format!("usr/bin/{RESEARCH}")))?;
+fn fill(checkout: &Path, root: &Path) -> io::Result<()> {
+    let put = |from: &Path, to: &str| put(from, &root.join(to));
     FILES.iter().try_for_each(|(from, to)| put(&checkout.join(from), to))?;
     protos(&checkout.join(PROTOS.0))?.iter().try_for_each(|file| {
         let from = checkout.join(PROTOS.0).join(file);
@@ -342,13 +395,14 @@ mod tests {
     }
 
     #[test]
-    fn both_programs_are_packed_where_both_are_there() {
+    fn those_programs_are_packed_that_are_there() {
         let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let (polycast, research) = ("p/usr/bin/polycast", "p/usr/bin/polycast-research");
+        let (small, small_in) = (&*for_hosts(), &*format!("p/{FOR_HOSTS_IN}/{}", for_hosts()));
         for (programs, fixed, packed) in [
-            (&["polycast", RESEARCH][..], false, &[polycast, research][..]),
+            (&["polycast", RESEARCH, small][..], false, &[polycast, research, small_in][..]),
             (&["polycast"], false, &[polycast]),
-            (&["polycast", RESEARCH], true, &[polycast]),
+            (&["polycast", RESEARCH, small], true, &[polycast, small_in]),
         ] {
             let folder = tempfile::tempdir().unwrap();
             put_programs(folder.path(), programs);
@@ -356,11 +410,15 @@ mod tests {
             put_together(&checkout, &root, &folder.path().join("polycast"), fixed).unwrap();
             let archive = pack(folder.path(), "package", folder.path(), "p").unwrap();
             let listed = words(Command::new("tar").arg("-tzf").arg(&archive)).unwrap();
-            let found: Vec<&str> = listed.lines().filter(|path| path.starts_with("p/usr/bin/p")).collect();
+            let is_program = |path: &&str| {
+                ["p/usr/bin/p", &format!("p/{FOR_HOSTS_IN}/p")].iter().any(|folder| path.starts_with(folder))
+            };
+            let found: Vec<&str> = listed.lines().filter(is_program).collect();
             assert_eq!(found, packed, "{programs:?}, fixed: {fixed}");
             assert!(listed.lines().any(|path| path == "p/usr/share/man/man1/polycast.1.gz"));
-            for name in found.iter().filter_map(|path| path.rsplit('/').next()) {
-                let text = fs::read_to_string(root.join("usr/bin").join(name)).unwrap();
+            for path in found {
+                let name = path.rsplit('/').next().unwrap();
+                let text = fs::read_to_string(folder.path().join(path)).unwrap();
                 assert!(text.contains(&format!("# {name}\n")), "{name} is the other one");
             }
         }

@@ -21,6 +21,7 @@ fn shell(place: &Place, hosts: &[&str]) -> String {
     }
     let text = format!(
         "#!/bin/sh\nwhile [ \"$1\" = -o ]; do shift 2; done\n\
+         [ ! -d {0}/\"$1\"/bin ] || PATH={0}/\"$1\"/bin:\"$PATH\"\n\
          [ -d {0}/\"$1\" ] || {{ echo \"ssh: connect to host $1 port 22: No route to host\" >&2; exit 255; }}\n\
          cd {0}/\"$1\" || exit 1\necho 'Welcome to '\"$1\"\nunset XDG_CACHE_HOME\nHOME=\"$PWD\" exec sh -c \"$2\"\n",
         place.path("home")
@@ -97,6 +98,59 @@ fn a_host_that_cannot_be_reached_is_named_and_the_others_get_it() {
     let ran = polycast(&["push", &file, "b:g", "--interface", "lo", "-e", &ssh, "--program", &text]);
     assert!(ran.status == 1 && ran.stderr.contains("it cannot run the program"), "{}", ran.stderr);
     assert!(!Path::new(&place.path("home/b/g")).exists());
+}
+
+/// A host whose machine is of this kind: `uname` says so.
+fn machine(place: &Place, host: &str, kind: &str) {
+    let folder = place.path(&format!("home/{host}/bin"));
+    fs::create_dir_all(&folder).unwrap();
+    let uname = format!("{folder}/uname");
+    fs::write(&uname, format!("#!/bin/sh\necho Linux {kind}\n")).unwrap();
+    fs::set_permissions(&uname, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn each_host_gets_the_program_for_its_machine() {
+    let _alone = NETWORK.lock().unwrap_or_else(PoisonError::into_inner);
+    let place = Place::new();
+    let own = std::env::consts::ARCH;
+    let ssh = shell(&place, &["one", "other", "third"]);
+    machine(&place, "other", "sparc64");
+    machine(&place, "third", "m68k");
+    // As packages lay them out. What hosts get tells the programs apart: each is a script of its own.
+    for folder in ["usr/bin", "usr/lib/polycast"] {
+        fs::create_dir_all(place.path(folder)).unwrap();
+    }
+    let program = place.path("usr/bin/polycast");
+    fs::copy(env!("CARGO_BIN_EXE_polycast"), &program).unwrap();
+    let small = |path: &str, kind: &str| {
+        let text = format!("#!/bin/sh\n# {kind}\nexec {} \"$@\"\n", env!("CARGO_BIN_EXE_polycast"));
+        place.file(path, text.as_bytes())
+    };
+    small(&format!("usr/lib/polycast/polycast-{own}"), own);
+    small("usr/bin/polycast-sparc64", "sparc64");
+    let file = place.file("f", &noise(2_000_000));
+    let push = |hosts: &str| {
+        let words = ["push", &file, hosts, "--interface", "lo", "-e", &ssh, "--json"];
+        let ran = Command::new(&program).args(words).output().unwrap();
+        (ran.status.code(), String::from_utf8(ran.stderr).unwrap())
+    };
+    let (status, stderr) = push("one,other,third:g");
+    assert_eq!(status, Some(1), "{stderr}");
+    assert!(stderr.contains("third failed: it is m68k") && stderr.contains("--program"), "{stderr}");
+    for (host, kind) in [("one", own), ("other", "sparc64")] {
+        let kept = programs(&place, host);
+        assert_eq!(kept.len(), 1, "{host}: {kept:?}");
+        let text = fs::read(place.path(&format!("home/{host}/.cache/polycast/{}", kept[0]))).unwrap();
+        assert!(text.starts_with(format!("#!/bin/sh\n# {kind}\n").as_bytes()), "{host} has another one");
+        assert!(fs::read(place.path(&format!("home/{host}/g"))).unwrap().len() == 2_000_000);
+    }
+    assert!(programs(&place, "third").is_empty());
+    // Without one of its own a machine like this one gets the whole program.
+    fs::remove_dir_all(place.path("usr/lib")).unwrap();
+    let (status, stderr) = push("one:h");
+    assert_eq!(status, Some(0), "{stderr}");
+    assert_eq!(programs(&place, "one").len(), 2);
 }
 
 /// A real sshd for this user, until it is dropped.

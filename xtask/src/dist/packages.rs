@@ -36,7 +36,11 @@ pub(super) fn rpm(root: &Path, out: &Path, version: &str) -> Result<Option<PathB
         "/usr/share/polycast",
     ];
     let completions = super::COMPLETIONS.map(|(_, file)| format!("/{file}"));
-    let files: Vec<String> = files.iter().map(|folder| format!("{folder}/*")).chain(completions).collect();
+    // rpmbuild takes no pattern that nothing matches.
+    let for_hosts =
+        Some(format!("/{}/*", super::FOR_HOSTS_IN)).filter(|_| root.join(super::FOR_HOSTS_IN).is_dir());
+    let files: Vec<String> =
+        files.iter().map(|folder| format!("{folder}/*")).chain(completions).chain(for_hosts).collect();
     let specification = format!(
         "Name: polycast\nVersion: {version}\nRelease: 1\nLicense: Apache-2.0\nSummary: Deliver one object to many machines\n\
          %define debug_package %{{nil}}\n%define __strip /bin/true\n%define _build_id_links none\n\
@@ -138,7 +142,11 @@ mod tests {
         assert!(rpm_is_here.status.success());
         let (root, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let completions = super::super::COMPLETIONS.map(|(_, file)| file);
-        let files = ["usr/bin/polycast", "usr/lib/systemd/system/polycast-agent.service"];
+        let files = [
+            "usr/bin/polycast",
+            "usr/lib/systemd/system/polycast-agent.service",
+            "usr/lib/polycast/polycast-m68k",
+        ];
         let pages = [
             "usr/share/man/man1/polycast.1.gz",
             "usr/share/doc/polycast/README.md",

@@ -1,8 +1,9 @@
 //! `polycast push`: an object to machines that have nothing of Polycast but a secure shell.
 //!
-//! This program goes to each of them once and is kept there under its hash. Then all run `polycast accept`,
+//! A program goes to each of them once and is kept there under its hash. Then all run `polycast accept`,
 //! and get the object as from `polycast offer`.
 
+mod program;
 mod remote;
 
 use super::ends::{self, Ends, Offer};
@@ -18,7 +19,9 @@ use crate::progress::Progress;
 use polycast_agent::transfer::{Change, OfferCode, Steering};
 use polycast_api::error::Kind;
 use polycast_types::Printable;
-pub(super) use remote::{MARK, Program, check_machine, last_words, quoted};
+use program::Programs;
+pub(super) use program::{Program, check_machine};
+pub(super) use remote::{MARK, last_words, quoted};
 use remote::{Session, Shell};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -107,11 +110,11 @@ pub(super) fn run(args: &PushArgs, format: Format) -> Result<Exit, Failure> {
     let job_hosts = std::env::var(JOB_HOSTS).ok();
     let (choice, target) = split(args)?;
     let target = Target::read(&target, job_hosts.as_deref())?;
-    let program = Program::open(args.program.as_deref())?;
-    let shell = Shell::of(args, &program)?;
+    let programs = Programs::open(args.program.as_deref())?;
+    let shell = Shell::of(args)?;
     let mut object = Some(object::open_chosen(&choice, Reading::AsItIs)?);
     let cancelled = cancel::on_signals()?;
-    let (mut sessions, failures) = reach(args, &target, (&shell, &program))?;
+    let (mut sessions, failures) = reach(args, &target, (&shell, &programs))?;
     if cancelled.load(Ordering::Relaxed) {
         return Err(Failure::cancelled());
     }
@@ -142,7 +145,11 @@ pub(super) fn run(args: &PushArgs, format: Format) -> Result<Exit, Failure> {
 }
 
 /// Opens a shell on each of them, some at a time, and brings the program where it is not.
-fn reach(args: &PushArgs, target: &Target, (shell, program): (&Shell, &Program)) -> Result<Reached, Failure> {
+fn reach(
+    args: &PushArgs,
+    target: &Target,
+    (shell, programs): (&Shell, &Programs),
+) -> Result<Reached, Failure> {
     let progress = Progress::start("reaching the hosts");
     let (next, (sender, answers)) = (AtomicUsize::new(0), std::sync::mpsc::channel());
     let (mut sessions, mut failures) = (Vec::new(), Vec::new());
@@ -153,7 +160,7 @@ fn reach(args: &PushArgs, target: &Target, (shell, program): (&Shell, &Program))
                 while let Some(host) = target.hosts.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let reached = match cancel::is_asked() {
                         true => Err("cancelled".to_string()),
-                        false => Session::open(shell, program, (host, &target.login(host), &target.path)),
+                        false => Session::open(shell, programs, (host, &target.login(host), &target.path)),
                     };
                     // It is waited for below.
                     let _ = sender.send((host, reached));

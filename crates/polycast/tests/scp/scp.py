@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`polycast push` beside scp: hosts with a real sshd each and nothing of Polycast, on links of one rate.
 
-    sudo scp.py target/x86_64-unknown-linux-musl/dist/polycast [--hosts 6] [--mb 500] [--rate 1gbit] [--times 3]
+    sudo scp.py target/release/polycast [--hosts 6] [--mb 500] [--rate 1gbit] [--times 3]
 
 Hosts are network namespaces with a folder of their own in memory. Each round takes the ways in turn: scp to one host, scp to one host after
 the other, scp to all at the same time, push where hosts have nothing, and push where they keep the program from the last time. After each
@@ -109,7 +109,7 @@ def ways(hosts, program, file):
     def push():
         list_ = f"h[1-{hosts.count}]:{hosts.local}/file"
         ssh = f"ssh -F {hosts.folder}/ssh_config"
-        hosts.inside(0, program, "push", file, list_, "-e", ssh, "--program", program, stdout=subprocess.DEVNULL)
+        hosts.inside(0, program, "push", file, list_, "-e", ssh, stdout=subprocess.DEVNULL)
 
     def one_after_the_other():
         for number in every:
@@ -142,7 +142,7 @@ def measure(hosts, program, file, times):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program", type=Path, help="polycast, best a static one")
+    parser.add_argument("program", type=Path, help="polycast, with polycast-MACHINE beside it")
     parser.add_argument("--hosts", type=int, default=6)
     parser.add_argument("--mb", type=int, default=500)
     parser.add_argument("--rate", default="1gbit")

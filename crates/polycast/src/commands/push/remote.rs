@@ -1,14 +1,13 @@
 //! The far ends of a push: a shell on each host, this program there, and `polycast accept` in it.
 
+use super::program::Programs;
 use crate::args::PushArgs;
 use crate::exit::{Failure, plain};
-use polycast_net::hash::{hash_of, hex};
-use polycast_net::object::FileSource;
 use std::collections::VecDeque;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
@@ -28,36 +27,6 @@ const CONNECT_WITHIN_S: u32 = 10;
 const FIND_WITHIN_S: u32 = 10;
 /// An end that was served says what it has within this.
 const END_WITHIN: Duration = Duration::from_secs(10);
-/// Hexadecimal digits of the program's hash in its name.
-const HASH_DIGITS: usize = 16;
-
-/// The program that is brought to hosts.
-pub(crate) struct Program {
-    pub(crate) path: PathBuf,
-    pub(crate) len: u64,
-    pub(crate) hash: String,
-    /// It is this one, and for machines like this one.
-    pub(crate) is_own: bool,
-}
-
-impl Program {
-    /// The given one, or this one.
-    pub(crate) fn open(given: Option<&Path>) -> Result<Self, Failure> {
-        let own = || {
-            std::env::current_exe().map_err(|error| {
-                Failure::unexpected(format!("this program cannot be found: {}", plain(&error)))
-                    .hint("name it with --program")
-            })
-        };
-        let path = given.map_or_else(own, |path| Ok(path.to_path_buf()))?;
-        let wrong = |error: &io::Error| Failure::path("read", &path, error);
-        let len = fs::metadata(&path).map_err(|error| wrong(&error))?.len();
-        let source = File::open(&path).and_then(FileSource::own).map_err(|error| wrong(&error))?;
-        let hash = hash_of(&source).map_err(|error| Failure::unexpected(error.to_string()))?;
-        let hash = hex(&hash)[..HASH_DIGITS].to_string();
-        Ok(Program { path, len, hash, is_own: given.is_none() })
-    }
-}
 
 /// Words in single quotes, for a shell.
 pub(crate) fn quoted(text: &str) -> String {
@@ -73,12 +42,11 @@ pub(super) struct Shell {
 impl Shell {
     /// # Errors
     /// The user's command is empty.
-    pub(super) fn of(args: &PushArgs, program: &Program) -> Result<Self, Failure> {
+    pub(super) fn of(args: &PushArgs) -> Result<Self, Failure> {
         let words: Vec<String> = args.ssh.split_whitespace().map(str::to_string).collect();
         if words.is_empty() {
             return Err(Failure::input("--ssh needs a command, such as 'ssh -p 2222'"));
         }
-        let (hash, len) = (&program.hash, program.len);
         let present = match (args.force, args.update) {
             (true, _) => " --force",
             (_, true) => " --update",
@@ -90,9 +58,10 @@ impl Shell {
         };
         // It has to run in each shell that POSIX knows. What was cut off on its way is not kept.
         let script = format!(
-            r#"umask 077; d="${{XDG_CACHE_HOME:-$HOME/.cache}}/polycast"; b="$d/polycast-{hash}"
-if [ -x "$b" ]; then echo "{MARK}have $(uname -sm)"; else echo "{MARK}need $(uname -sm)"
-mkdir -p "$d" && head -c {len} > "$b.$$" && [ "$(wc -c < "$b.$$")" -eq {len} ] && chmod 700 "$b.$$" && mv -f "$b.$$" "$b" ||
+            r#"umask 077; d="${{XDG_CACHE_HOME:-$HOME/.cache}}/polycast"
+echo "{MARK}at $(uname -sm)"; read -r h l || exit 1; b="$d/polycast-$h"
+if [ -x "$b" ]; then echo "{MARK}have"; else echo "{MARK}need"
+mkdir -p "$d" && head -c "$l" > "$b.$$" && [ "$(wc -c < "$b.$$")" -eq "$l" ] && chmod 700 "$b.$$" && mv -f "$b.$$" "$b" ||
 {{ rm -f "$b.$$"; echo "{MARK}cannot keep the program in $d"; exit 1; }}; fi
 v=$("$b" --version 2>&1) || {{ echo "{MARK}cannot run the program: $v"; exit 1; }}
 echo "{MARK}ready"; umask 022; IFS= read -r f || exit 1
@@ -144,7 +113,7 @@ impl Session {
     /// The sentence says why not.
     pub(super) fn open(
         shell: &Shell,
-        program: &Program,
+        programs: &Programs,
         (host, login, path): (&str, &str, &str),
     ) -> Result<Self, String> {
         let mut command = shell.command();
@@ -156,26 +125,27 @@ impl Session {
         let (input, output) = (child.stdin.take(), child.stdout.take().map(BufReader::new));
         let errors = Some(std::thread::spawn(move || last_words(stderr)));
         let mut session = Session { host: host.to_string(), child, input, output, rest: None, errors };
-        match session.bring(program) {
+        match session.bring(programs) {
             Ok(()) => Ok(session),
             Err(why) => Err(session.given_up(why)),
         }
     }
 
-    fn bring(&mut self, program: &Program) -> Result<(), String> {
+    fn bring(&mut self, programs: &Programs) -> Result<(), String> {
         let answer = self.answer()?;
-        let (word, machine) = answer.split_once(' ').unwrap_or((&answer, ""));
-        if program.is_own {
-            check_machine(machine)?;
-        }
-        if word == "need" {
+        let program = programs.of(answer.strip_prefix("at ").unwrap_or(&answer))?;
+        let input = self.input.as_mut().expect("nothing has closed it");
+        let named = writeln!(input, "{} {}", program.hash, program.len).and_then(|()| input.flush());
+        // Where that failed, the other end may have said why.
+        let answer = self.answer()?;
+        named.map_err(|error| format!("it hears nothing: {}", plain(&error)))?;
+        if answer == "need" {
             let sent = File::open(&program.path).and_then(|file| {
                 let input = self.input.as_mut().expect("nothing has closed it");
                 let copied = io::copy(&mut file.take(program.len), input)?;
                 input.flush()?;
                 if copied == program.len { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
             });
-            // Where that failed, the other end may have said why.
             let answer = self.answer();
             sent.map_err(|error| format!("the program was not taken: {}", plain(&error)))?;
             answer?;
@@ -260,17 +230,6 @@ impl Session {
     }
 }
 
-/// Checks that this program can run on a machine like that.
-pub(crate) fn check_machine(machine: &str) -> Result<(), String> {
-    let (system, kind) = machine.split_once(' ').unwrap_or((machine, ""));
-    let own = std::env::consts::ARCH;
-    if system == "Linux" && kind == own {
-        return Ok(());
-    }
-    let other = if system == "Linux" { kind } else { machine };
-    Err(format!("it is {other}, and this program is for Linux on {own}: name one for it with --program"))
-}
-
 /// The last lines that an end has said.
 pub(crate) fn last_words(stderr: impl Read) -> String {
     let mut last = VecDeque::new();
@@ -297,14 +256,6 @@ mod tests {
                 Command::new("sh").args(["-c", &format!("printf %s {}", quoted(text))]).output().unwrap();
             assert_eq!(String::from_utf8(ran.stdout).unwrap(), text);
         }
-    }
-
-    #[test]
-    fn a_program_goes_only_where_it_runs() {
-        let own = format!("Linux {}", std::env::consts::ARCH);
-        assert_eq!(check_machine(&own), Ok(()));
-        assert!(check_machine("Linux riscv64").unwrap_err().starts_with("it is riscv64"));
-        assert!(check_machine("Darwin arm64").unwrap_err().contains("--program"));
     }
 
     #[test]
