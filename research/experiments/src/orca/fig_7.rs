@@ -287,7 +287,7 @@ mod tests {
     fn rows_do_not_depend_on_the_number_of_threads() {
         let of = |threads| {
             let options = Options { quick: true, seed: 3, threads };
-            let rows = [super::super::switch_state(500, &options), super::super::readings(500, &options)];
+            let rows = [super::super::switch_state(150, &options), super::super::readings(150, &options)];
             let counted = rows.concat().into_iter().filter(|row| row.kind != Some(crate::Kind::Measured));
             counted.map(|row| (row.name, row.ours.to_bits())).collect::<Vec<_>>()
         };
