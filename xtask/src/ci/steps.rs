@@ -6,9 +6,6 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// Niceness of builds: they give way to tests that run beside them.
-const NICE: &str = "10";
-
 /// A check.
 pub(crate) struct Step {
     pub(crate) name: &'static str,
@@ -125,8 +122,8 @@ impl Step {
         let mut command = match self.kind {
             Kind::Waits { .. } => self.task(self.arguments),
             Kind::Builds | Kind::Tests => {
-                let mut command = Command::new("nice");
-                command.args(["-n", NICE]).arg(cargo()).args(self.arguments);
+                let mut command = Command::new(cargo());
+                command.args(self.arguments);
                 command
             }
         };
@@ -139,10 +136,8 @@ impl Step {
 
     /// This program with other arguments, for this step.
     pub(crate) fn task(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new("nice");
-        command.args(["-n", if arguments.first() == Some(&PREPARE) { NICE } else { "0" }]);
-        command.arg(std::env::current_exe().unwrap_or_default()).args(arguments);
-        command.current_dir(workspace::root());
+        let mut command = Command::new(std::env::current_exe().unwrap_or_default());
+        command.args(arguments).current_dir(workspace::root());
         command
     }
 

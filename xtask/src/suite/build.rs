@@ -16,8 +16,6 @@ const LIMIT: Duration = Duration::from_secs(60 * 60);
 const GIVEN: [&str; 2] = ["polycast", "polycast-research"];
 /// The package of other programs that tests run.
 const EXAMPLES: &str = "polycast-examples";
-/// Builds give way to the tests that run beside them: this is how nice they are.
-const NICE: &str = "10";
 
 /// Test programs that build networks.
 pub(super) const NETWORKS: [&str; 18] = [
@@ -111,10 +109,9 @@ impl Program {
     }
 }
 
-/// Cargo, for a build beside tests.
+/// Cargo, in the workspace.
 pub(crate) fn cargo() -> Command {
-    let mut command = Command::new("nice");
-    command.args(["-n", NICE]).arg(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(workspace::root());
     command
 }
