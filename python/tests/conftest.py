@@ -83,7 +83,7 @@ def sent_bytes(agent: polycast.Agent) -> int:
     """The bytes of objects that an agent of the cluster has put on the wire."""
     with urllib.request.urlopen(_PAGES[agent.name], timeout=HANG_S) as page:
         lines = page.read().decode().splitlines()
-    return next(int(float(line.split()[1])) for line in lines if line.startswith("polycast_sent_bytes_total "))
+    return sum(int(float(line.split()[-1])) for line in lines if line.startswith("polycast_sent_bytes_total{"))
 
 
 @pytest.fixture

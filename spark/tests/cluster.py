@@ -105,12 +105,12 @@ class Cluster:
         child.wait()
 
     def count(self, name: str, metric: str) -> float:
-        """One figure of an agent's page."""
+        """One figure of an agent's page, the sum over its labels: none where nothing was counted yet."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._pages[name]}/metrics", timeout=HANG_S) as page:
-            for line in page.read().decode().splitlines():
-                if line.startswith(metric):
-                    return float(line.split()[-1])
-        raise KeyError(metric)
+            lines = page.read().decode().splitlines()
+        if not any(line.startswith(f"# TYPE {metric.split('{')[0]} ") for line in lines):
+            raise KeyError(metric)
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(metric))
 
     def objects(self, name: str) -> float:
         """How many objects an agent has received and keeps."""

@@ -18,6 +18,7 @@ mod removal;
 mod seats;
 mod snapshot;
 mod streams;
+mod waits;
 
 pub(crate) use around::Around;
 pub(crate) use fail_over::Commit;
@@ -26,6 +27,7 @@ pub(crate) use seats::Seat;
 pub(crate) use snapshot::{
     DrainedHost, ExternalSnapshot, LeaseSnapshot, NetworkSnapshot, PendingSnapshot, Snapshot,
 };
+pub(crate) use waits::SECONDS_UP_TO;
 
 use crate::config::ManagerConfig;
 use crate::devices::{DeviceId, Devices, News};

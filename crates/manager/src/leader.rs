@@ -8,6 +8,7 @@
 
 #[cfg(test)]
 mod ages;
+pub(crate) mod standbys;
 #[cfg(test)]
 mod tests;
 

@@ -214,14 +214,14 @@ impl Manager {
         self.guard.note("begin", begins);
         let (role, roles) = watch::channel(Role::Follower(None));
         let advertised = self.config.etcd.advertise.clone().unwrap_or_else(|| self.address.to_string());
+        let around = Around::secured(self.security.clone()).guarded(&self.guard);
         if let Some((listener, access)) = self.http {
-            let page = page::Page::new(&roles, &advertised, self.security.clone(), store.is_some());
+            let page = page::Page::new(&roles, &advertised, &around, store.is_some());
             let page = Arc::new(page);
             tokio::spawn(polycast_api::http::serve(listener, page, access, std::future::pending()));
         }
         let (stop_server, server_stopped) = oneshot::channel::<()>();
-        let around = Around::secured(self.security.clone()).guarded(&self.guard);
-        let manager = Service::new(roles, &self.config, around.clone());
+        let manager = Service::new(roles.clone(), &self.config, around.clone());
         let incoming = door::open(self.listener, &self.config, self.security, &self.guard);
         let server = Server::builder()
             .http2_keepalive_interval(Some(KEEPALIVE))
@@ -245,6 +245,7 @@ impl Manager {
                 led?;
                 None
             }
+            () = stand(store.as_ref(), &advertised, &roles, &around) => None,
             () = renew(self.authority.as_deref()) => None,
             () = follow_policy(self.config.policy.as_deref(), &self.guard, &role) => None,
             () = say_refusals(&self.guard) => None,
@@ -333,6 +334,14 @@ pub async fn run(
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ManagerError> {
     Manager::bind(config).await?.serve(shutdown).await
+}
+
+/// Shows this manager to the one that leads, if there can be several, as long as it runs.
+async fn stand(store: Option<&Store>, advertised: &str, role: &watch::Receiver<Role>, around: &Around) {
+    match store {
+        None => std::future::pending().await,
+        Some(store) => leader::standbys::stand(store, advertised, role, &around.lookout()).await,
+    }
 }
 
 /// Leads, alone or whenever this manager is the one that does; ends only with an error.

@@ -1,13 +1,15 @@
 //! Page of the manager for monitoring, which the setting `http` switches on.
 
-use crate::core::{NetworkSnapshot, Snapshot};
+use crate::core::{Around, NetworkSnapshot, SECONDS_UP_TO, Snapshot};
 use crate::leader::Role;
+use crate::leader::standbys::{Lookout, Standing};
 use crate::service::status_response;
 use polycast_api::documents::{Node, nodes, status_of_manager};
 use polycast_api::http::{Kind, Metric, Watched};
 use polycast_net::tls::Security;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::watch;
 
@@ -28,6 +30,7 @@ pub(crate) struct Page {
     security: Option<Security>,
     /// Managers agree in an etcd.
     has_etcd: bool,
+    lookout: Arc<Lookout>,
 }
 
 impl Page {
@@ -35,11 +38,12 @@ impl Page {
     pub(crate) fn new(
         role: &watch::Receiver<Role>,
         address: &str,
-        security: Option<Security>,
+        around: &Around,
         has_etcd: bool,
     ) -> Self {
-        let (role, address) = (role.clone(), address.to_string());
-        Page { role, started: Instant::now(), address, security, has_etcd }
+        let (role, address, started) = (role.clone(), address.to_string(), Instant::now());
+        let (security, lookout) = (around.security().cloned(), around.lookout());
+        Page { role, started, address, security, has_etcd, lookout }
     }
 }
 
@@ -75,6 +79,12 @@ impl Watched for Page {
             values: self.has_etcd.then(|| (Vec::new(), f64::from(u8::from(answers)))).into_iter().collect(),
             ..gauge("polycast_etcd_answers", "Whether etcd answers this manager and takes changes.", 0.0)
         });
+        let leads_by_etcd = self.has_etcd && snapshot.is_some();
+        let standbys = leads_by_etcd.then(|| (Vec::new(), self.lookout.standing().standbys.len() as f64));
+        metrics.push(Metric {
+            values: standbys.into_iter().collect(),
+            ..gauge("polycast_standbys", "Other managers that would take over from this one, which leads.", 0.0)
+        });
         let security = self.security.as_ref();
         metrics.push(Metric::certificate(security.and_then(Security::certificate_ends_unix_s)));
         metrics.extend(snapshot.iter().flat_map(counts));
@@ -93,7 +103,7 @@ impl Watched for Page {
         match &role {
             Role::Leader(core) => {
                 let mut document = about(Some(&self.address), None);
-                describe(&mut document, core.snapshot(), &self.address);
+                describe(&mut document, core.snapshot(), &self.address, self.lookout.standing());
                 document
             }
             Role::Follower(leader) => about(leader.as_ref(), self.ready().err()),
@@ -103,8 +113,8 @@ impl Watched for Page {
 }
 
 /// Adds what the manager that leads knows. Where that is much, the counts tell how much is left out.
-fn describe(document: &mut Value, snapshot: Snapshot, address: &str) {
-    let mut status = status_response(snapshot, address.to_string());
+fn describe(document: &mut Value, snapshot: Snapshot, address: &str, standing: Standing) {
+    let mut status = status_response(snapshot, address.to_string(), standing);
     let mut nodes = nodes(&status);
     document["nodes_all"] = nodes.len().into();
     document["leases_all"] = status.leases.len().into();
@@ -135,6 +145,13 @@ fn counts(snapshot: &Snapshot) -> Vec<Metric> {
         Metric::by("polycast_leases", Kind::Gauge, "Paths that are lent.", "fabric", leases),
         gauge("polycast_requests_waiting", "Requests that wait for a path.", snapshot.pending.len() as f64),
         gauge("polycast_streams", "Streams of messages.", snapshot.streams.len() as f64),
+        Metric::histogram(
+            "polycast_grant_seconds",
+            "Time that requests have waited at this manager for their paths.",
+            &SECONDS_UP_TO,
+            &snapshot.waits.counts,
+            snapshot.waits.sum_s,
+        ),
         devices(&snapshot.network),
     ];
     if let Some(external) = &snapshot.external {

@@ -10,6 +10,8 @@ use crate::core::{
 use crate::door::Guest;
 use crate::guard::{Guard, Refused};
 use crate::leader::Role;
+use crate::leader::standbys::Standing;
+use crate::store::{EtcdServer, Present};
 use polycast_api::PROTOCOL_VERSION;
 use polycast_api::error::{Kind, Refusal, check_version};
 use polycast_api::manager::manager_server::Manager;
@@ -189,12 +191,13 @@ impl Manager for Service {
             self.known_still(guest)?;
         }
         check_version(request.into_inner().protocol_version)?;
-        Ok(Response::new(status_response(self.core()?.snapshot(), self.address.clone())))
+        let standing = self.around.lookout().standing();
+        Ok(Response::new(status_response(self.core()?.snapshot(), self.address.clone(), standing)))
     }
 }
 
 /// The manager's state in the service's words; it is reached at `leader`.
-pub(crate) fn status_response(snapshot: Snapshot, leader: String) -> StatusResponse {
+pub(crate) fn status_response(snapshot: Snapshot, leader: String, standing: Standing) -> StatusResponse {
     let (now, unreachable, mut nodes) = (snapshot.now, snapshot.unreachable, snapshot.nodes);
     StatusResponse {
         protocol_version: PROTOCOL_VERSION,
@@ -228,6 +231,8 @@ pub(crate) fn status_response(snapshot: Snapshot, leader: String) -> StatusRespo
         drained_hosts: snapshot.drained.into_iter().map(drained_host).collect(),
         drained: snapshot.network.drained.iter().map(ToString::to_string).collect(),
         suspected: snapshot.network.suspected.into_iter().map(suspect_status).collect(),
+        standbys: standing.standbys.into_iter().map(standby).collect(),
+        etcd: standing.servers.into_iter().map(etcd_server).collect(),
         lost: snapshot
             .lost
             .into_iter()
@@ -238,6 +243,18 @@ pub(crate) fn status_response(snapshot: Snapshot, leader: String) -> StatusRespo
             })
             .collect(),
     }
+}
+
+fn standby(shown: Present) -> api::Standby {
+    api::Standby { address: shown.address, program_version: shown.version }
+}
+
+fn etcd_server(server: EtcdServer) -> api::EtcdServer {
+    let (version, trouble) = match server.answer {
+        Ok(version) => (version, String::new()),
+        Err(error) => (String::new(), error),
+    };
+    api::EtcdServer { address: server.address, version, trouble }
 }
 
 fn external_scheduler(external: ExternalSnapshot) -> api::ExternalScheduler {

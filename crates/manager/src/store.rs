@@ -19,6 +19,7 @@ mod history;
 #[cfg(test)]
 pub(crate) mod pretended;
 mod room;
+mod shown;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -26,6 +27,7 @@ pub(crate) use etcd::Servers;
 #[cfg(test)]
 pub(crate) use history::Span;
 pub(crate) use room::Lack;
+pub(crate) use shown::{EtcdServer, Present};
 
 use history::History;
 use room::Fullness;
@@ -373,14 +375,15 @@ impl<E: Etcd> Store<E> {
     }
 
     /// Ends the leadership of the manager at this address, if it leads, so that another one takes over at
-    /// once.
+    /// once; and shows it no more.
     pub(crate) async fn resign(&self, address: &str) {
+        let hide = delete(self.shown_key(address), Vec::new());
         let txn = api::TxnRequest {
             compare: vec![is_value(self.leader_key(), address.as_bytes().to_vec())],
-            success: vec![delete(self.leader_key(), Vec::new())],
-            failure: Vec::new(),
+            success: vec![delete(self.leader_key(), Vec::new()), hide.clone()],
+            failure: vec![hide],
         };
-        // Otherwise the lease ends by itself.
+        // Otherwise the leases end by themselves.
         let _ = self.etcd.txn(txn).await;
     }
 

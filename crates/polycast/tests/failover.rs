@@ -206,6 +206,35 @@ fn a_manager_leads_after_its_settings_have_changed() {
     }
 }
 
+/// Managers that stand by are named while they are there, and the servers of etcd with what they answer.
+#[test]
+fn managers_that_stand_by_and_etcd_are_shown() {
+    let Some(mut managers) = Managers::start(false) else { return };
+    let leader = managers.cluster.await_status("a", |s| s["manager_connected"] == true)["manager"].clone();
+    let mut others: Vec<String> =
+        managers.cluster.managers.iter().map(|manager| manager.address().to_string()).collect();
+    others.retain(|address| *address != leader);
+    let named = |status: &Value| -> Vec<String> {
+        let standbys = status["standbys"].as_array().into_iter().flatten();
+        standbys.map(|standby| standby["address"].as_str().unwrap().to_string()).collect()
+    };
+    let ask = ["status", "--manager"];
+    let both = managers.cluster.await_answer("a", &ask, |status| named(status).len() == 2);
+    assert!(others.iter().all(|address| named(&both).contains(address)), "{others:?}: {both}");
+    assert_eq!(both["standbys"][0]["program_version"], env!("CARGO_PKG_VERSION"));
+    let server = both["etcd"][0].clone();
+    assert_eq!((&server["address"], &server["reached"]), (&managers.etcd.clone().into(), &true.into()));
+    assert!(server["version"].as_str().unwrap().starts_with('3'), "{server}");
+    // One is killed, and the other ends in good order.
+    managers.manager(&others[0]).kill();
+    managers.cluster.await_answer("a", &ask, |status| named(status) == [others[1].clone()]);
+    managers.manager(&others[1]).signal(Signal::TERM);
+    managers.cluster.await_answer("a", &ask, |status| named(status).is_empty());
+    let socket = common::cluster::socket(&managers.cluster.place, "a");
+    let text = common::polycast(&["status", "--manager", "--socket", &socket]).stdout;
+    assert!(text.contains("standby    none") && text.contains("answers, version 3"), "{text}");
+}
+
 /// An etcd that another program has filled is named to users, and not a manager that they should go to. When
 /// there is room again, all goes on.
 #[test]

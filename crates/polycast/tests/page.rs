@@ -48,7 +48,9 @@ fn daemons_show_what_they_do() {
     assert_eq!(sent.status, 0, "{}", sent.stderr);
     assert!((value(&cluster.managers[0], "polycast_agents") - 2.0).abs() < 0.1);
     assert!((value(&cluster.managers[0], "polycast_manager_leads") - 1.0).abs() < 0.1);
-    assert!(value(&cluster.agents[0], "polycast_sent_bytes_total") >= 100_000.0);
+    assert!((value(&cluster.managers[0], "polycast_grant_seconds_count") - 1.0).abs() < 0.1);
+    assert!(value(&cluster.agents[1], "polycast_verify_failures_total") < 0.5);
+    assert!(value(&cluster.agents[0], "polycast_sent_bytes_total{fabric=\"ip-multicast\"}") >= 100_000.0);
     assert!((value(&cluster.agents[0], "polycast_sends_total{outcome=\"complete\"}") - 1.0).abs() < 0.1);
     // The source may hear that its receiver has the object a moment before that one counts it.
     let at_receiver = |metric: &str, expected: f64| {

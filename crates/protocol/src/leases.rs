@@ -606,16 +606,16 @@ impl Leases {
             service: None,
             lease: request.lease,
         };
-        self.lend(now, key, request.object, grant);
+        self.lend(now, key, request.object, grant, Duration::ZERO);
         Ok(())
     }
 
     /// Enters a grant, and says so.
-    fn lend(&mut self, now: Time, key: RequestKey, object: ObjectId, grant: Grant) {
+    fn lend(&mut self, now: Time, key: RequestKey, object: ObjectId, grant: Grant, waited: Duration) {
         let (plan_id, instead_of) = (grant.plan_id, self.displace(&grant.plan));
         // The answer first: its way may lead through the very switches that are told now.
         self.outputs.push_back(Output::Response { request: key.clone(), response: Ok(grant.clone()) });
-        self.outputs.push_back(Output::Granted { plan_id, plan: grant.plan.clone(), instead_of });
+        self.outputs.push_back(Output::Granted { plan_id, plan: grant.plan.clone(), instead_of, waited });
         self.keep(now, key, object, grant);
     }
 
@@ -799,7 +799,7 @@ impl Leases {
             plan,
             lease: waiting.lease,
         };
-        self.lend(now, waiting.key, waiting.object, grant);
+        self.lend(now, waiting.key, waiting.object, grant, now.since(pending.since));
         if let Some(lease) = self.leases.get_mut(&plan_id) {
             lease.only = only;
             lease.assumed = assumed.filter(|_| accepted_bytes == pending.object_bytes);

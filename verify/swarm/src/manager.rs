@@ -715,7 +715,7 @@ impl World {
         let switch = &mut self.office.switch;
         let mut told = None;
         match &act.output {
-            Output::Granted { plan_id, plan, instead_of } => {
+            Output::Granted { plan_id, plan, instead_of, .. } => {
                 switch.retain(|command| !instead_of.contains(command));
                 told = Some((*plan_id, plan));
             }

@@ -14,11 +14,11 @@ const SECONDS_UP_TO: [f64; 10] = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     sends: [AtomicU64; 2],
-    sent_bytes: AtomicU64,
     patched_bytes: AtomicU64,
     forged_packets: AtomicU64,
     receives: [AtomicU64; 2],
     received_bytes: AtomicU64,
+    corrupt_groups: AtomicU64,
     ends: Mutex<Ends>,
 }
 
@@ -30,6 +30,8 @@ struct Ends {
     took_s: f64,
     /// Receivers that have failed, by the API's words.
     failures: BTreeMap<&'static str, u64>,
+    /// Bytes that were put on the wire, by the fabric.
+    sent_bytes: BTreeMap<String, u64>,
     /// Transfers that have lost the path that they began over, by its fabric.
     lost: BTreeMap<String, u64>,
     /// Bytes of transfers from here that went from one zone to another.
@@ -39,11 +41,11 @@ struct Ends {
 impl Counters {
     /// A transfer from here has ended.
     pub(crate) fn sent(&self, report: &Report) {
-        add(&self.sent_bytes, report.sent_bytes);
         add(&self.patched_bytes, report.patched_bytes);
         add(&self.forged_packets, report.forged_packets);
+        let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        *ends.sent_bytes.entry(report.fabric.clone()).or_default() += report.sent_bytes;
         for zone in &report.zones {
-            let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
             *ends.zones.entry((zone.from.clone(), zone.to.clone())).or_default() += zone.bytes;
         }
         // To those that are left another transfer goes.
@@ -54,7 +56,6 @@ impl Counters {
         }
         let complete = own.iter().all(|receiver| receiver.verified);
         add(&self.sends[usize::from(complete)], 1);
-        let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
         let at = SECONDS_UP_TO.iter().position(|most| report.seconds <= *most);
         ends.took[at.unwrap_or(SECONDS_UP_TO.len())] += 1;
         ends.took_s += report.seconds;
@@ -66,6 +67,11 @@ impl Counters {
             let fabric = report.fabric.split('+').next().unwrap_or_default().to_string();
             *ends.lost.entry(fabric).or_default() += 1;
         }
+    }
+
+    /// Groups have come with wrong bytes.
+    pub(crate) fn corrupt(&self, groups: u64) {
+        add(&self.corrupt_groups, groups);
     }
 
     /// An object has been received.
@@ -106,13 +112,13 @@ pub(super) fn counted(counters: &Counters) -> Vec<Metric> {
             "outcome",
             ended(&counters.receives),
         ),
-        total(
-            "polycast_sent_bytes_total",
-            "Payload bytes that were put on the wire, repetitions and patches included.",
-            &counters.sent_bytes,
-        ),
         total("polycast_patched_bytes_total", "Of these bytes of patches.", &counters.patched_bytes),
         total("polycast_received_bytes_total", "Bytes of objects that have come.", &counters.received_bytes),
+        total(
+            "polycast_verify_failures_total",
+            "Groups of 256 KiB that came here with wrong bytes, and were asked for again.",
+            &counters.corrupt_groups,
+        ),
         total(
             "polycast_forged_packets_total",
             "Packets that reached receivers of transfers from here and were not this source's.",
@@ -122,9 +128,10 @@ pub(super) fn counted(counters: &Counters) -> Vec<Metric> {
 }
 
 /// Returns the counts of what has a name as metrics.
-pub(super) fn ended(counters: &Counters) -> [Metric; 4] {
+pub(super) fn ended(counters: &Counters) -> [Metric; 5] {
     let ends = counters.ends.lock().unwrap_or_else(PoisonError::into_inner);
     let failures = ends.failures.iter().map(|(kind, count)| ((*kind).to_string(), *count as f64));
+    let sent = ends.sent_bytes.iter().map(|(fabric, bytes)| (fabric.clone(), *bytes as f64));
     let lost = ends.lost.iter().map(|(fabric, count)| (fabric.clone(), *count as f64));
     [
         Metric::histogram(
@@ -133,6 +140,13 @@ pub(super) fn ended(counters: &Counters) -> [Metric; 4] {
             &SECONDS_UP_TO,
             &ends.took,
             ends.took_s,
+        ),
+        Metric::by(
+            "polycast_sent_bytes_total",
+            Kind::Counter,
+            "Payload bytes that were put on the wire, repetitions and patches included.",
+            "fabric",
+            sent,
         ),
         Metric::by(
             "polycast_receiver_failures_total",
@@ -189,12 +203,13 @@ mod tests {
         counters.sent(&report(&[("a", Some(ErrorKind::Internal)), ("b", None)], &[]));
         counters.sent(&report(&[("a", Some(ErrorKind::Internal)), ("b", None)], &["a"]));
         counters.sent(&report(&[("a", Some(ErrorKind::Internal))], &["a"]));
-        let [seconds, failures, lost, _] = ended(&counters);
+        let [seconds, sent, failures, lost, _] = ended(&counters);
         assert_eq!(failures.values, [(vec![("reason", "internal".to_string())], 1.0)]);
         assert_eq!(lost.values, [(vec![("fabric", "ocs".to_string())], 2.0)]);
         assert_eq!(seconds.values.last().unwrap().1, 2.0);
         let sends: Vec<u64> = counters.sends.iter().map(|count| count.load(Ordering::Relaxed)).collect();
-        assert_eq!((sends, counters.sent_bytes.load(Ordering::Relaxed)), (vec![1, 1], 27));
+        assert_eq!(sends, [1, 1]);
+        assert_eq!(sent.values, [(vec![("fabric", "ocs+tcp-chain".to_string())], 27.0)]);
     }
 
     #[test]

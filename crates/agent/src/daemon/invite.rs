@@ -585,7 +585,14 @@ fn run(
     }
     shared.limits.sweep(&shared.store);
     let receive = std::cell::RefCell::new(receive);
+    // What has come with wrong bytes counts when it has come: a transfer may fail by it.
+    let mut corrupt = 0;
+    let mut count_corrupt = |all: u64| {
+        shared.counters.corrupt(all.saturating_sub(corrupt));
+        corrupt = corrupt.max(all);
+    };
     let mut on_event = |progress: &ReceiverProgress| {
+        count_corrupt(progress.corrupt_groups);
         let mut receive = receive.borrow_mut();
         receive.progress().name.get_or_init(|| progress.name.clone());
         // Of what is made of a delta nothing is here before the delta is.
@@ -602,6 +609,9 @@ fn run(
         }
     };
     let outcome = shared.engine.receive(spec, &mut on_event);
+    if let Ok(received) = &outcome {
+        count_corrupt(received.corrupt_groups);
+    }
     if is_delta {
         // Another try is against whatever is here then.
         shared.store.forget_delta(id);

@@ -474,6 +474,8 @@ pub struct ReceiverProgress {
     pub spared_bytes: u64,
     /// Length of the object.
     pub total: u64,
+    /// Hash groups that have come with wrong bytes so far.
+    pub corrupt_groups: u64,
     /// Once the object is where it belongs: what was received. The transfer may go on for others, which fetch
     /// from here.
     pub received: Option<Received>,

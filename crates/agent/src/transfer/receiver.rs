@@ -272,6 +272,7 @@ impl Run {
         let result = self.run_inner(on_event);
         self.served.stop();
         let Err(error) = result else { return result };
+        on_event(&self.progress());
         self.link.fail(&error);
         Err(self.leave_part(error))
     }
@@ -289,6 +290,18 @@ impl Run {
         }
         part.keep_for_later();
         error.interrupted(verified, self.offer.geometry.object_len)
+    }
+
+    /// Returns the state of the transfer, as far as the object is not here yet.
+    fn progress(&self) -> ReceiverProgress {
+        ReceiverProgress {
+            name: self.offer.name.clone(),
+            bytes: self.machine.verified_bytes(),
+            spared_bytes: self.unsent_bytes(),
+            total: self.offer.geometry.object_len,
+            corrupt_groups: self.machine.corrupt_groups(),
+            received: None,
+        }
     }
 
     fn run_inner(&mut self, on_event: &mut dyn FnMut(&ReceiverProgress)) -> Result<Received, TransferError> {
@@ -319,18 +332,11 @@ impl Run {
                 next_event = now + EVENT_INTERVAL;
                 // Those who never say anything are sent away now and then.
                 self.served.meet(&mut self.strangers);
-                on_event(&ReceiverProgress {
-                    name: self.offer.name.clone(),
-                    bytes: self.machine.verified_bytes(),
-                    spared_bytes: self.unsent_bytes(),
-                    total: self.offer.geometry.object_len,
-                    received: None,
-                });
+                on_event(&self.progress());
             }
             if self.committed_at.is_some() && !std::mem::replace(&mut told_committed, true) {
-                let (total, spared_bytes) = (self.offer.geometry.object_len, self.unsent_bytes());
-                let (name, received) = (self.offer.name.clone(), self.received());
-                on_event(&ReceiverProgress { name, bytes: total, spared_bytes, total, received });
+                let (bytes, received) = (self.offer.geometry.object_len, self.received());
+                on_event(&ReceiverProgress { bytes, received, ..self.progress() });
             }
             self.link.handle(GuestInput::Serves(self.served.active() > 0));
             if let Some(received) = self.turn_session()? {

@@ -125,6 +125,13 @@ pub fn status_of_manager(address: &str, status: &StatusResponse) -> Value {
             "address": external.address, "trouble": external.trouble, "followed": external.followed,
             "late": external.late, "wrong": external.wrong, "unreached": external.unreached,
         })),
+        "standbys": list(status.standbys.iter().map(|standby| json!({
+            "address": standby.address, "program_version": standby.program_version,
+        })).collect()),
+        "etcd": list(status.etcd.iter().map(|server| json!({
+            "address": server.address, "reached": server.trouble.is_empty(),
+            "version": server.version, "trouble": server.trouble,
+        })).collect()),
         "fabrics": status.fabrics,
         "uptime_seconds": status.uptime_seconds,
         "agents": status.agents.len(),

@@ -4,6 +4,7 @@ use crate::config::ManagerConfig;
 use crate::devices::{Device, DeviceId};
 use crate::fabrics::{self, Hosts};
 use crate::guard::Guard;
+use crate::leader::standbys::Lookout;
 use polycast_api::settings::SettingsError;
 use polycast_net::tls::Security;
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ pub(crate) struct Around {
     /// Security of connections to devices that belong to the manager, if they support it.
     security: Option<Security>,
     guard: Arc<Guard>,
+    lookout: Arc<Lookout>,
 }
 
 impl Default for Around {
@@ -34,7 +36,7 @@ impl Default for Around {
             let since_epoch = begun.duration_since(UNIX_EPOCH).unwrap_or_default() + begun_at.elapsed();
             u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX)
         };
-        Around { wall: Arc::new(wall), devices: fabrics::devices, security: None, guard: Arc::default() }
+        Around { wall: Arc::new(wall), devices: fabrics::devices, security: None, guard: Arc::default(), lookout: Arc::default() }
     }
 }
 
@@ -48,7 +50,7 @@ impl Around {
     /// One with another time, and with these devices.
     #[cfg(test)]
     pub(crate) fn pretended(wall: Arc<Wall>, devices: MakeDevices) -> Self {
-        Around { wall, devices, security: None, guard: Arc::default() }
+        Around { wall, devices, ..Around::default() }
     }
 
     /// The machine's and the network's, for a manager that shows itself so.
@@ -70,6 +72,11 @@ impl Around {
     /// Returns the guard, which knows what is allowed.
     pub(crate) fn guard(&self) -> Arc<Guard> {
         Arc::clone(&self.guard)
+    }
+
+    /// Returns what this manager has seen of the others and of etcd.
+    pub(crate) fn lookout(&self) -> Arc<Lookout> {
+        Arc::clone(&self.lookout)
     }
 
     /// The time of day, in nanoseconds, as it was when this manager began and has gone on since then.

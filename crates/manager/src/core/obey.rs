@@ -1,5 +1,6 @@
 //! Execution of the machine's orders: one function for each of its outputs.
 
+use super::waits::Waits;
 use super::{Inner, readiness, streams};
 use crate::convert;
 use crate::devices::{self, Step};
@@ -34,6 +35,8 @@ pub(super) struct SetUps {
     pub(super) asked: Option<(RequestKey, Instant)>,
     /// By plan: a plan's set-up ends, so none stays.
     began: BTreeMap<PlanId, Instant>,
+    /// Times that requests have waited.
+    pub(super) waits: Waits,
 }
 
 impl SetUps {
@@ -106,7 +109,10 @@ impl Inner {
             Output::Response { request, response: Ok(grant) } => self.respond(&request, grant),
             Output::Response { request, response: Err(denial) } => self.deny(&request, &denial),
             Output::Extended { request, result } => self.extended(&request, result),
-            Output::Granted { plan_id, plan, instead_of } => self.set_up(plan_id, plan, instead_of),
+            Output::Granted { plan_id, plan, instead_of, waited } => {
+                self.set_ups.waits.note(waited.as_secs_f64());
+                self.set_up(plan_id, plan, instead_of);
+            }
             Output::Again { plan_id, plan } => self.change(Some(plan_id), Vec::new(), plan.commands.to_vec()),
             Output::Forgotten { plan } => self.change(None, plan.commands.to_vec(), Vec::new()),
             Output::Path { plan_id, request, state } => self.path(plan_id, &request, state),

@@ -1,6 +1,7 @@
 //! The manager's state at one moment, for those who ask how it stands.
 
 use super::Inner;
+use super::waits::Waits;
 use polycast_api::manager::NodeReport;
 use polycast_planning::{DeviceCommand, FabricName, PartName, PlanId};
 use polycast_protocol::directory::OnlyThere;
@@ -28,6 +29,8 @@ pub(crate) struct Snapshot {
     pub network: NetworkSnapshot,
     pub scheduler: &'static str,
     pub external: Option<ExternalSnapshot>,
+    /// Times that requests have waited for their paths, since this manager has begun to lead.
+    pub waits: Waits,
     pub now: Time,
     pub uptime: std::time::Duration,
 }
@@ -171,6 +174,7 @@ impl Inner {
                 asked,
                 trouble: trouble.map(String::from),
             }),
+            waits: self.set_ups.waits.clone(),
             now,
             uptime: self.clock.start.elapsed(),
         }

@@ -371,9 +371,8 @@ impl Etcd for Link {
                 state.takes(put_bytes)?;
             }
             let succeeded = request.compare.iter().all(|compare| state.holds(compare));
-            if succeeded {
-                ops().for_each(|op| state.apply(op));
-            }
+            let done = if succeeded { &request.success } else { &request.failure };
+            done.iter().filter_map(|op| op.request.as_ref()).for_each(|op| state.apply(op));
             Ok(api::TxnResponse { header: state.header(), succeeded, responses: Vec::new() })
         });
         let answer = answer.await.flatten();

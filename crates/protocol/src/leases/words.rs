@@ -544,6 +544,8 @@ pub enum Output {
         plan: Plan,
         /// Commands that devices hold for no request and can drop now, or have to.
         instead_of: Vec<DeviceCommand>,
+        /// Time that the request has waited here.
+        waited: Duration,
     },
     /// A path's devices have failed: tell them again.
     Again {

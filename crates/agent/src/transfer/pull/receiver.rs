@@ -457,7 +457,8 @@ impl Run<'_> {
                 event_at = now + EVENT_INTERVAL;
                 let name = self.offer.name.clone();
                 let (bytes, spared_bytes) = (verified_bytes, self.spared_bytes);
-                on_event(&ReceiverProgress { name, bytes, spared_bytes, total, received: None });
+                let (corrupt_groups, received) = (0, None);
+                on_event(&ReceiverProgress { name, bytes, spared_bytes, total, corrupt_groups, received });
             }
             self.hear()?;
             if let Some(end) = self.end() {

@@ -6,7 +6,7 @@ use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use crate::report::seconds;
 use polycast_api::documents::status_of_manager;
-use polycast_api::manager::{ExternalScheduler, StatusResponse};
+use polycast_api::manager::{EtcdServer, ExternalScheduler, Standby, StatusResponse};
 use polycast_types::{Printable, format_bytes};
 use std::fmt::Write as _;
 
@@ -41,6 +41,25 @@ fn external_scheduler(external: &ExternalScheduler) -> String {
     }
 }
 
+/// Lines about the managers that stand by, and about etcd's servers.
+fn standing(status: &StatusResponse) -> String {
+    let mut text = String::new();
+    if status.standbys.is_empty() && !status.etcd.is_empty() {
+        text += "standby    none: if this manager ends, no new path is lent until a manager is back\n";
+    }
+    for Standby { address, program_version } in &status.standbys {
+        let _ = writeln!(text, "standby    {}, version {}", Printable(address), Printable(program_version));
+    }
+    for EtcdServer { address, version, trouble } in &status.etcd {
+        let address = Printable(address);
+        let _ = match trouble.as_str() {
+            "" => writeln!(text, "etcd       {address} answers, version {}", Printable(version)),
+            why => writeln!(text, "etcd       {address} does not answer: {}", Printable(why)),
+        };
+    }
+    text
+}
+
 fn text(address: &str, status: &StatusResponse) -> String {
     let mut text = format!(
         "manager    {}, up {} s, scheduler {}\nfabrics    {}\nagents     {}{}\n",
@@ -55,6 +74,7 @@ fn text(address: &str, status: &StatusResponse) -> String {
     if !status.leader.is_empty() {
         let _ = writeln!(text, "leader     {}", Printable(&status.leader));
     }
+    text += &standing(status);
     for lease in &status.leases {
         let (id, source, fabric) = (lease.response_id, Printable(&lease.source), Printable(&lease.fabric));
         let receivers = output::counted(lease.receivers.len(), "receiver");
