@@ -87,14 +87,20 @@ PYTHON = Path(os.path.abspath(sys.executable))
 class Daemon:
     """A daemon of Polycast, which ends with the test."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, is_awaited: bool = True) -> None:
         # Also where this process is killed it ends.
         command = [program(), "--json", *arguments, "--until-input-ends"]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.ready: dict[str, str] = {}
+        if is_awaited:
+            self.await_ready()
+
+    def await_ready(self) -> None:
+        """Waits until it says that it is ready."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, f"{arguments} ended with status {self.process.wait()}"
-        self.ready: dict[str, str] = json.loads(line)
+        assert line, f"{self.process.args!r} ended with status {self.process.wait()}"
+        self.ready = json.loads(line)
         assert "error" not in self.ready, self.ready["error"]
 
     def page(self, path: str) -> str:
@@ -125,13 +131,22 @@ class Cluster:
             self.end()
             raise
 
-    def _start(self, *arguments: str) -> Daemon:
-        self.daemons.append(Daemon(*arguments))
+    def _start(self, *arguments: str, is_awaited: bool = True) -> Daemon:
+        self.daemons.append(Daemon(*arguments, is_awaited=is_awaited))
         return self.daemons[-1]
 
-    def _agent(self, name: str) -> Daemon:
+    def _agent(self, name: str, is_awaited: bool = True) -> Daemon:
         local = ["--name", name, "--store", str(self.folder / name), "--socket", self.socket(name)]
-        return self._start("agent", "--config", str(self.folder / "agent.toml"), "--manager", self.manager.ready["listening"], *local)
+        manager = self.manager.ready["listening"]
+        return self._start("agent", "--config", str(self.folder / "agent.toml"), "--manager", manager, *local, is_awaited=is_awaited)
+
+    def crowd(self, names: list[str], at_once: int = 16) -> None:
+        """Adds many agents, some at a time: each takes a while to begin, and most of it is waiting."""
+        for first in range(0, len(names), at_once):
+            begun = [(name, self._agent(name, is_awaited=False)) for name in names[first : first + at_once]]
+            for name, agent in begun:
+                agent.await_ready()
+                self.agents[name] = agent
 
     def socket(self, name: str) -> str:
         """An agent's socket."""

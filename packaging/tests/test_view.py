@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import time
@@ -20,6 +21,18 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 # 120 MB at this rate take 24 s: long enough to see one receiver fail and the others go on.
 SETTINGS = '[ip-multicast]\nrate = "40mbit"\n'
 OBJECT_BYTES = 120_000_000
+# Hosts on one page.
+HOSTS = int(os.environ.get("POLYCAST_VIEW_HOSTS", "1000"))
+# All come from one address, and some get no processor for a while. What they say of themselves comes with a heartbeat.
+CROWD_SETTINGS = """address-agents-max = 4096
+heartbeat-ms = 5000
+silence-ms = 120000
+lease-ms = 600000
+objects.settle-ms = 4000
+[ip-multicast]
+rate = "2mbit"
+"""
+CROWD_BYTES = 40_000_000
 # A receiver that was killed is on the page by then.
 SEEN_S = 2.0
 
@@ -123,6 +136,65 @@ def test_a_manager_shows_its_nodes(cluster: Cluster, chromium: Chromium, tmp_pat
     cluster.manager.end(signal.SIGKILL)
     until("the page says that it is old", lambda: "no connection" in chromium.run("document.querySelector('#link').textContent"))
     assert all("ERR_" in error for error in chromium.errors), chromium.errors
+
+
+@pytest.fixture()
+def crowd(short_folder: Path) -> Iterator[Cluster]:
+    """As many hosts as one page has to show, on one machine: about 6 MB each."""
+    cluster = Cluster(short_folder, ["source"], CROWD_SETTINGS, 'control-port = 0\n')
+    try:
+        cluster.crowd([f"node-{number:04}" for number in range(1, HOSTS)])
+        yield cluster
+    finally:
+        cluster.end()
+
+
+def laid_out_in_s(browser: Chromium) -> float:
+    """How long the page takes to lay out all that it has."""
+    script = """(() => {
+      const main = document.querySelector("main"); main.style.display = "none"; document.body.offsetHeight;
+      const began = performance.now(); main.style.display = ""; document.body.offsetHeight;
+      return performance.now() - began;
+    })()"""
+    return float(browser.run(script)) / 1e3
+
+
+def test_a_thousand_hosts_are_shown(crowd: Cluster, chromium: Chromium, tmp_path: Path) -> None:
+    open_live(chromium, crowd.manager)
+    until("all nodes are ready", lambda: [row[0] for row in rows(chromium, "nodes").values()] == ["ready"] * HOSTS)
+    print(f"{HOSTS} nodes are laid out in {laid_out_in_s(chromium):.3f} s")
+    chromium.show(1280, "light")
+    chromium.picture(tmp_path / "nodes.png")
+    gone = f"node-{HOSTS // 2:04}"
+    crowd.agents[gone].end(signal.SIGKILL)
+    killed = time.monotonic()
+    until("a node is lost", lambda: rows(chromium, "nodes").get(gone, [""])[0] == "lost")
+    print(f"a node that was killed was on the page after {time.monotonic() - killed:.2f} s")
+    assert list(rows(chromium, "nodes"))[0] == gone, "it is the first"
+    # A transfer to all of them, as the source shows it. Two processors do not deliver to so many.
+    file = tmp_path / "object.bin"
+    file.write_bytes(bytes(range(256)) * (CROWD_BYTES // 256))
+    open_live(chromium, crowd.agents["source"])
+    sending = crowd.begin("source", "send", str(file), "--to", "all", "--id", "1")
+    until("all receivers are on the page", lambda: len(rows(chromium, "sending")) == HOSTS - 2)
+    print(f"{HOSTS - 2} receivers are laid out in {laid_out_in_s(chromium):.3f} s")
+    chromium.picture(tmp_path / "receivers.png")
+    sending.kill()
+    sending.communicate(timeout=HANG_S)
+    until("it has ended", lambda: not rows(chromium, "sending"))
+    # To some of them, while the others are there.
+    some = [f"node-{number:04}" for number in range(1, 17)]
+    sending = crowd.begin("source", "send", str(file), "--to", ",".join(some), "--id", "2")
+    failing = some[0]
+    until("one of them receives", lambda: rows(chromium, "sending").get(failing, ["", ""])[1] == "receiving")
+    crowd.agents[failing].end(signal.SIGKILL)
+    killed = time.monotonic()
+    until("a receiver has failed", lambda: rows(chromium, "sending").get(failing, ["", ""])[1] == "failed")
+    print(f"a receiver that was killed was on the page after {time.monotonic() - killed:.2f} s")
+    assert list(rows(chromium, "sending"))[0] == failing and rows(chromium, "sending")[failing][3] not in {"", "–"}
+    sending.kill()
+    sending.communicate(timeout=HANG_S)
+    assert not chromium.errors, chromium.errors
 
 
 def refused(daemon: Daemon, path: str, headers: dict[str, str]) -> str:

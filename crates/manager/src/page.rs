@@ -35,12 +35,7 @@ pub(crate) struct Page {
 
 impl Page {
     /// The page of a manager that begins now.
-    pub(crate) fn new(
-        role: &watch::Receiver<Role>,
-        address: &str,
-        around: &Around,
-        has_etcd: bool,
-    ) -> Self {
+    pub(crate) fn new(role: &watch::Receiver<Role>, address: &str, around: &Around, has_etcd: bool) -> Self {
         let (role, address, started) = (role.clone(), address.to_string(), Instant::now());
         let (security, lookout) = (around.security().cloned(), around.lookout());
         Page { role, started, address, security, has_etcd, lookout }
@@ -83,7 +78,11 @@ impl Watched for Page {
         let standbys = leads_by_etcd.then(|| (Vec::new(), self.lookout.standing().standbys.len() as f64));
         metrics.push(Metric {
             values: standbys.into_iter().collect(),
-            ..gauge("polycast_standbys", "Other managers that would take over from this one, which leads.", 0.0)
+            ..gauge(
+                "polycast_standbys",
+                "Other managers that would take over from this one, which leads.",
+                0.0,
+            )
         });
         let security = self.security.as_ref();
         metrics.push(Metric::certificate(security.and_then(Security::certificate_ends_unix_s)));

@@ -36,7 +36,13 @@ impl Default for Around {
             let since_epoch = begun.duration_since(UNIX_EPOCH).unwrap_or_default() + begun_at.elapsed();
             u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX)
         };
-        Around { wall: Arc::new(wall), devices: fabrics::devices, security: None, guard: Arc::default(), lookout: Arc::default() }
+        Around {
+            wall: Arc::new(wall),
+            devices: fabrics::devices,
+            security: None,
+            guard: Arc::default(),
+            lookout: Arc::default(),
+        }
     }
 }
 
