@@ -91,7 +91,14 @@ impl Engine for Lingers {
         if !self.serves {
             return Ok(received);
         }
-        on_event(&ReceiverProgress { name, bytes: 1, spared_bytes: 0, total: 1, received: Some(received) });
+        on_event(&ReceiverProgress {
+            name,
+            bytes: 1,
+            spared_bytes: 0,
+            total: 1,
+            corrupt_groups: 0,
+            received: Some(received),
+        });
         Err(self.linger(&self.receives, &spec.cancel))
     }
 

@@ -160,6 +160,7 @@ impl Engine for FakeEngine {
             bytes: length / 2,
             spared_bytes: 0,
             total: length,
+            corrupt_groups: 0,
             received: None,
         };
         on_event(&half);
