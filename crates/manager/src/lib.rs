@@ -216,8 +216,7 @@ impl Manager {
         let advertised = self.config.etcd.advertise.clone().unwrap_or_else(|| self.address.to_string());
         let around = Around::secured(self.security.clone()).guarded(&self.guard);
         if let Some((listener, access)) = self.http {
-            let page = page::Page::new(&roles, &advertised, &around, store.is_some());
-            let page = Arc::new(page);
+            let page = Arc::new(page::Page::new(&roles, &advertised, &around, store.is_some()));
             tokio::spawn(polycast_api::http::serve(listener, page, access, std::future::pending()));
         }
         let (stop_server, server_stopped) = oneshot::channel::<()>();

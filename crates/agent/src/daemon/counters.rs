@@ -10,6 +10,10 @@ use std::sync::{Mutex, PoisonError};
 /// Upper bounds of the times of transfers, in seconds: three a decade are enough to see a change.
 const SECONDS_UP_TO: [f64; 10] = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0];
 
+/// Fabrics whose bytes are counted from 0 on: a series that begins with its first transfer shows no increase
+/// by it.
+const FABRICS: [&str; 6] = ["datacast", "ip-multicast", "ocs", "orca", "shufflecast", "tcp-chain"];
+
 /// Counts of the agent since it began.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
@@ -44,7 +48,9 @@ impl Counters {
         add(&self.patched_bytes, report.patched_bytes);
         add(&self.forged_packets, report.forged_packets);
         let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
-        *ends.sent_bytes.entry(report.fabric.clone()).or_default() += report.sent_bytes;
+        // Where a transfer has gone on over another one, it counts as the first's.
+        let fabric = report.fabric.split('+').next().unwrap_or_default().to_string();
+        *ends.sent_bytes.entry(fabric).or_default() += report.sent_bytes;
         for zone in &report.zones {
             *ends.zones.entry((zone.from.clone(), zone.to.clone())).or_default() += zone.bytes;
         }
@@ -69,9 +75,14 @@ impl Counters {
         }
     }
 
-    /// Groups have come with wrong bytes.
-    pub(crate) fn corrupt(&self, groups: u64) {
-        add(&self.corrupt_groups, groups);
+    /// Returns what counts the groups of one transfer that came with wrong bytes: it is told of all, again
+    /// and again.
+    pub(crate) fn corrupt(&self) -> impl FnMut(u64) + '_ {
+        let mut before = 0;
+        move |all: u64| {
+            add(&self.corrupt_groups, all.saturating_sub(before));
+            before = before.max(all);
+        }
     }
 
     /// An object has been received.
@@ -131,7 +142,9 @@ pub(super) fn counted(counters: &Counters) -> Vec<Metric> {
 pub(super) fn ended(counters: &Counters) -> [Metric; 5] {
     let ends = counters.ends.lock().unwrap_or_else(PoisonError::into_inner);
     let failures = ends.failures.iter().map(|(kind, count)| ((*kind).to_string(), *count as f64));
-    let sent = ends.sent_bytes.iter().map(|(fabric, bytes)| (fabric.clone(), *bytes as f64));
+    let mut sent: BTreeMap<String, f64> =
+        FABRICS.into_iter().map(|fabric| (fabric.to_string(), 0.0)).collect();
+    sent.extend(ends.sent_bytes.iter().map(|(fabric, bytes)| (fabric.clone(), *bytes as f64)));
     let lost = ends.lost.iter().map(|(fabric, count)| (fabric.clone(), *count as f64));
     [
         Metric::histogram(
@@ -209,7 +222,19 @@ mod tests {
         assert_eq!(seconds.values.last().unwrap().1, 2.0);
         let sends: Vec<u64> = counters.sends.iter().map(|count| count.load(Ordering::Relaxed)).collect();
         assert_eq!(sends, [1, 1]);
-        assert_eq!(sent.values, [(vec![("fabric", "ocs+tcp-chain".to_string())], 27.0)]);
+        let counted = sent.values.iter().filter(|(_, bytes)| *bytes > 0.0);
+        assert_eq!(counted.collect::<Vec<_>>(), [&(vec![("fabric", "ocs".to_string())], 27.0)]);
+        assert_eq!(sent.values.len(), FABRICS.len(), "each begins at 0");
+    }
+
+    #[test]
+    fn groups_with_wrong_bytes_are_counted_once_each() {
+        let counters = Counters::default();
+        for told in [vec![0, 2, 2, 3], vec![1]] {
+            let mut count = counters.corrupt();
+            told.into_iter().for_each(&mut count);
+        }
+        assert_eq!(counters.corrupt_groups.load(Ordering::Relaxed), 4);
     }
 
     #[test]

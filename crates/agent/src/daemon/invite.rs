@@ -586,11 +586,7 @@ fn run(
     shared.limits.sweep(&shared.store);
     let receive = std::cell::RefCell::new(receive);
     // What has come with wrong bytes counts when it has come: a transfer may fail by it.
-    let mut corrupt = 0;
-    let mut count_corrupt = |all: u64| {
-        shared.counters.corrupt(all.saturating_sub(corrupt));
-        corrupt = corrupt.max(all);
-    };
+    let mut count_corrupt = shared.counters.corrupt();
     let mut on_event = |progress: &ReceiverProgress| {
         count_corrupt(progress.corrupt_groups);
         let mut receive = receive.borrow_mut();

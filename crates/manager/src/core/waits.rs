@@ -1,6 +1,7 @@
 //! Times that requests have waited for their paths, counted for the page with metrics.
 
-/// Upper bounds of the times, in seconds: a path is lent within milliseconds, or when others have given one back.
+/// Upper bounds of the times, in seconds: a path is lent within milliseconds, or when others have given one
+/// back.
 pub(crate) const SECONDS_UP_TO: [f64; 10] = [0.001, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1_000.0];
 
 /// Paths that were lent, by the times that their requests have waited here.

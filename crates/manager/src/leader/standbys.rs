@@ -118,7 +118,8 @@ mod tests {
         second.standing.abort();
         tokio::time::sleep(Duration::from_secs(14)).await;
         assert_eq!(first.sees(), ["three:1"]);
-        // Etcd is away from the leader for longer than the keys live: what it has seen holds, and etcd is named.
+        // Etcd is away from the leader for longer than the keys live: what it has seen holds, and etcd is
+        // named.
         first.link.set_cut(true);
         tokio::time::sleep(Duration::from_secs(30)).await;
         assert_eq!(first.sees(), ["three:1"]);
