@@ -645,12 +645,12 @@ impl Session {
 const BATCHES_MAX: usize = 4;
 
 impl Session {
-    /// Makes a stream of messages, which other hosts can join.
+    /// Makes a stream of messages, which other hosts can join; where it is `shared`, all of them can send.
     ///
     /// # Errors
     /// There is one of this name, or the manager cannot be reached.
-    pub async fn create_stream(&self, name: &str) -> Result<(), ClientError> {
-        let request = CreateStreamRequest { caller: Some(self.caller.clone()), name: name.into() };
+    pub async fn create_stream(&self, name: &str, shared: bool) -> Result<(), ClientError> {
+        let request = CreateStreamRequest { caller: Some(self.caller.clone()), name: name.into(), shared };
         self.stub.clone().create_stream(request).await?;
         Ok(())
     }
@@ -665,7 +665,8 @@ impl Session {
         Ok(())
     }
 
-    /// Begins to send messages to a stream that this application has made here.
+    /// Begins to send messages to a stream that this application has made here, or to a shared one, which this
+    /// joins.
     #[must_use]
     pub fn send_messages(&self, name: &str) -> MessageSender {
         let (batches, queue) = mpsc::channel(BATCHES_MAX);

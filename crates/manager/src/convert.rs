@@ -12,7 +12,7 @@ use polycast_protocol::leases::{
     ReleaseReason, STREAMS_FROM, Wait,
 };
 use polycast_protocol::pull::route_of;
-use polycast_protocol::stream::{StreamRefusal, StreamWord};
+use polycast_protocol::stream::{StreamRefusal, StreamSender, StreamWord};
 use polycast_types::{Duration, Handle, ObjectId, Printable, Rate};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -150,6 +150,9 @@ pub(crate) fn passed_over(passed: Vec<PassedOver>) -> Vec<api::PassedOver> {
 
 /// A wish to change a request.
 pub(crate) fn extend(agent: &AgentKey, extend: api::Extend) -> Result<Input, Refusal> {
+    if !extend.further_sources.is_empty() && !agent.request(extend.request_id).is_group() {
+        return Err(invalid("only a group of an application's own packets gets further sources so"));
+    }
     Ok(Input::Extend {
         request: agent.request(extend.request_id),
         time: span(extend.time_ms),
@@ -383,28 +386,49 @@ pub(crate) fn stream_news(
     address_at: &dyn Fn(&str) -> Option<IpAddr>,
 ) -> api::StreamNews {
     use api::stream_news::News;
-    let joined =
-        move |channel: &Channel, fabric: FabricName, source: String, handle: Handle, since: (u64, u64)| {
-            // Messages go over channels that name no hosts: no receiver answers a stream's source, so none
-            // speaks for a rack.
-            let mut channel = channel.clone();
-            if let Channel::Label { racks, .. } = &mut channel {
-                racks.clear();
-            }
-            let channel = Some(channel_of(&channel, &|_| None)?);
-            // An agent sends streams through the interface whose address it has told us.
-            let source_address = address_at(&source).filter(|address| !address.is_unspecified());
-            let source_address = source_address.map(|address| address.to_string()).unwrap_or_default();
-            let (fabric, handle, (ask, from)) = (fabric.into(), handle.0, since);
-            let joined =
-                api::StreamJoined { channel, fabric, source, handle, source_address, secret, ask, from };
-            Ok(News::Joined(joined))
-        };
+    let address_of = |name: &str| {
+        let address = address_at(name).filter(|address| !address.is_unspecified());
+        address.map(|address| address.to_string()).unwrap_or_default()
+    };
+    let sender = |StreamSender { name, handle, from }| {
+        let (address, handle) = (address_of(&name), handle.map(|handle: Handle| handle.0));
+        api::StreamSender { name, handle, address, from }
+    };
+    let joined = move |channel: &Channel,
+                       fabric: FabricName,
+                       source: String,
+                       handle: Handle,
+                       others,
+                       since: (u64, u64)| {
+        // Messages go over channels that name no hosts: no receiver answers a stream's source, so none
+        // speaks for a rack.
+        let mut channel = channel.clone();
+        if let Channel::Label { racks, .. } = &mut channel {
+            racks.clear();
+        }
+        let channel = Some(channel_of(&channel, &|_| None)?);
+        // An agent sends streams through the interface whose address it has told us.
+        let (source_address, shared) = (address_of(&source), Option::is_some(&others));
+        let others: Vec<StreamSender> = Option::unwrap_or_default(others);
+        let (fabric, handle, (ask, from)) = (fabric.into(), handle.0, since);
+        Ok(News::Joined(api::StreamJoined {
+            channel,
+            fabric,
+            source,
+            handle,
+            source_address,
+            secret,
+            ask,
+            from,
+            shared,
+            senders: others.into_iter().map(sender).collect(),
+        }))
+    };
     let news = match word {
         StreamWord::Created => Ok(News::Created(api::StreamCreated {})),
         StreamWord::Where { receiver, ask } => Ok(News::Where(api::StreamWhere { receiver, ask })),
-        StreamWord::Joined { channel, fabric, source, handle, ask, from } => {
-            joined(&channel, fabric, source, handle, (ask, from))
+        StreamWord::Joined { channel, fabric, source, handle, ask, from, others } => {
+            joined(&channel, fabric, source, handle, others, (ask, from))
         }
         StreamWord::Refused(refusal) => Err(stream_refusal(&refusal)),
         StreamWord::Ended => Ok(News::Ended(api::StreamEnded {})),
@@ -420,7 +444,11 @@ fn stream_refusal(refusal: &StreamRefusal) -> Refusal {
         StreamRefusal::Taken { .. } => Kind::StreamTaken,
         StreamRefusal::Unknown(_) => Kind::StreamUnknown,
         StreamRefusal::SourceItself(_) => Kind::ReceiverTwice,
-        StreamRefusal::Full(_) | StreamRefusal::Share(_) | StreamRefusal::Crowded(_) => Kind::Full,
+        StreamRefusal::SameHandle(_) => Kind::Invalid,
+        StreamRefusal::Full(_)
+        | StreamRefusal::Share(_)
+        | StreamRefusal::Crowded(_)
+        | StreamRefusal::Members(_) => Kind::Full,
     };
     Refusal::new(kind, refusal.to_string())
 }

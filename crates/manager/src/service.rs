@@ -476,6 +476,7 @@ fn stream_status(stream: StreamView) -> StreamStatus {
         source: stream.source,
         receivers: stream.receivers,
         fabric: stream.fabric.map(String::from).unwrap_or_default(),
+        shared: stream.shared,
     }
 }
 

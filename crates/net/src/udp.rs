@@ -438,7 +438,7 @@ mod tests {
     const HANDLE: Handle = Handle(0x0102_0304_0506_0708);
 
     fn only(outer: u8) -> Only {
-        Only { source: Some(LO), handle: HANDLE, outer: Outer::Bytes(outer) }
+        Only { source: Some(LO), handle: Some(HANDLE), outer: Outer::Bytes(outer) }
     }
 
     /// The header of a datagram of this transfer, with zeros for what no filter looks at.
@@ -583,9 +583,9 @@ mod tests {
         let group = SocketAddr::new(IpAddr::from([239, 255, 1, 5]), 29_106);
         let other = IpAddr::from([127, 0, 0, 2]);
         let wants = [
-            Only { source: Some(LO), handle: HANDLE, outer: Outer::Bytes(0) },
-            Only { source: Some(other), handle: HANDLE, outer: Outer::Bytes(0) },
-            Only { source: None, handle: Handle(9), outer: Outer::Bytes(0) },
+            Only { source: Some(LO), handle: Some(HANDLE), outer: Outer::Bytes(0) },
+            Only { source: Some(other), handle: Some(HANDLE), outer: Outer::Bytes(0) },
+            Only { source: None, handle: Some(Handle(9)), outer: Outer::Bytes(0) },
         ];
         let mut receivers = wants.map(|want| {
             let receiver = DataReceiver::open(LO).unwrap();
@@ -614,7 +614,9 @@ mod tests {
     fn the_filter_looks_behind_a_label_of_any_length() {
         let group = SocketAddr::new(IpAddr::from([239, 255, 1, 6]), 29_107);
         let mut receiver = DataReceiver::open(LO).unwrap();
-        receiver.join(LO, group, Only { source: Some(LO), handle: HANDLE, outer: Outer::Label }).unwrap();
+        receiver
+            .join(LO, group, Only { source: Some(LO), handle: Some(HANDLE), outer: Outer::Label })
+            .unwrap();
         let sender = stranger(LO);
         let mut sent = Vec::new();
         for (len, handle) in [(1, HANDLE), (5, Handle(1)), (8, HANDLE), (23, HANDLE), (164, HANDLE)] {

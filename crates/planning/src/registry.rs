@@ -317,11 +317,17 @@ impl Fabrics {
         Err(why)
     }
 
-    /// The plan of a stream of messages by the first fabric that has one ([`Fabric::plan_stream`]).
+    /// The plan of a stream of messages by the first fabric that has one ([`Fabric::plan_stream`]); with
+    /// `any_packets` one in which several hosts send ([`Fabric::plan_packets`]).
     ///
     /// # Errors
     /// None has.
-    pub fn plan_shared(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
+    pub fn plan_shared(
+        &self,
+        network: &NetworkState,
+        group: &Group,
+        any_packets: bool,
+    ) -> Result<Plan, Refusal> {
         let none = || {
             let names = self.names().map(String::from).collect::<Vec<_>>().join(", ");
             format!(
@@ -329,7 +335,14 @@ impl Fabrics {
             )
         };
         let mut why = Refusal::Impossible(none());
-        for planned in self.fabrics.iter().filter_map(|fabric| fabric.plan_stream(network, group)) {
+        let planned = |fabric: &dyn Fabric| match any_packets {
+            true => {
+                let can = fabric.is_shared() && fabric.carries_any_packets();
+                can.then(|| fabric.plan_packets(network, group))
+            }
+            false => fabric.plan_stream(network, group),
+        };
+        for planned in self.fabrics.iter().filter_map(|fabric| planned(fabric.as_ref())) {
             match planned {
                 Ok(plan) => return Ok(plan),
                 Err(refusal) => why = refusal,

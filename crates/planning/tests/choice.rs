@@ -163,7 +163,7 @@ fn only_shared_fabrics_serve_streams() {
             let fabrics = list(&answers, |at| shared >> at & 1 == 1);
             let asked: Vec<(usize, Says)> =
                 answers.iter().copied().enumerate().filter(|(at, _)| shared >> at & 1 == 1).collect();
-            let found = fabrics.plan_shared(&network, &group).map(|plan| plan.fabric);
+            let found = fabrics.plan_shared(&network, &group, false).map(|plan| plan.fabric);
             match asked.iter().find(|(_, says)| *says == Says::Plan) {
                 Some((at, _)) => assert_eq!(found, Ok(NAMES[*at])),
                 None if asked.is_empty() => {

@@ -632,12 +632,12 @@ fn streams_take_relays_that_transfers_hold() {
     let (all, few) = (group(48, 0, &[20, 40]), group(48, 2, &[20, 46]));
     let held = fabrics.plan(&network, &all).unwrap();
     assert!(network.hold(PlanId(1), all.clone(), held));
-    let stream = fabrics.plan_shared(&network, &few).unwrap();
+    let stream = fabrics.plan_shared(&network, &few, false).unwrap();
     assert!(matches!(stream.channel, Channel::Multicast { rate: None, .. }), "{stream:?}");
     let only_address = |plan: &Plan| matches!(plan.resources[..], [Resource::MulticastAddress { .. }]);
     assert!(only_address(&stream) && !stream.uses.is_empty() && !stream.commands.is_empty());
     assert!(network.hold(PlanId(2), few.clone(), stream.clone()));
-    let again = fabrics.plan_shared(&network, &few).unwrap();
+    let again = fabrics.plan_shared(&network, &few, false).unwrap();
     assert!(only_address(&again) && again.resources != stream.resources);
     // Transfers are refused as before.
     assert!(matches!(fabrics.plan(&network, &few), Err(Refusal::Busy(_))));
@@ -976,7 +976,7 @@ proptest! {
             let group = group(36, source, &receivers);
             network.release(PlanId(1));
             let plan = match &before {
-                None => fabrics.plan_shared(&network, &group).unwrap(),
+                None => fabrics.plan_shared(&network, &group, false).unwrap(),
                 Some(old) => fabrics.regroup(&network, old, &group).unwrap(),
             };
             if let Some(old) = &before {

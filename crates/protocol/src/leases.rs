@@ -543,7 +543,7 @@ impl Leases {
         }
         match self.admit(now, &request) {
             Ok((pending, _)) if key.is_stream() => {
-                let response = self.lend_at_once(now, &request, key.clone(), pending.group);
+                let response = self.lend_at_once(now, &request, key.clone(), pending);
                 if let Err(denial) = response {
                     self.outputs.push_back(Output::Response { request: key, response: Err(denial) });
                 }
@@ -576,7 +576,7 @@ impl Leases {
         now: Time,
         request: &PathRequest,
         key: RequestKey,
-        group: Group,
+        Pending { group, wish, .. }: Pending,
     ) -> Result<(), Denial> {
         if self.leases.len() >= self.config.leases_max {
             let reason = format!("{} paths are lent, which is its limit", self.config.leases_max);
@@ -587,7 +587,7 @@ impl Leases {
             return Err(Denial::Rejected(format!("the agent has {most} paths, which is the limit of one")));
         }
         // None of these fabrics has circuits, so nothing waits for what the circuit switch says.
-        let plan = self.fabrics.plan_shared(&self.network, &group);
+        let plan = self.fabrics.plan_shared(&self.network, &group, wish.any_packets);
         let plan = plan.map_err(|refusal| self.refused(refusal))?;
         let plan_id = self.fresh_plan_id();
         if !self.network.hold(plan_id, group.clone(), plan.clone()) {
@@ -597,7 +597,7 @@ impl Leases {
             plan_id,
             accepted_bytes: request.remaining_bytes,
             receivers: self.in_order(&group, &plan.channel),
-            further_sources: Vec::new(),
+            further_sources: self.names_of(&group.further_sources),
             absent: Vec::new(),
             missed: Vec::new(),
             passed_over: Vec::new(),
@@ -636,7 +636,9 @@ impl Leases {
             Receivers::Named(names) => self.members.group(source, &request.further_sources, names)?,
         };
         let (group, missed) = self.spare_drained(request, (group, missed))?;
-        let any_packets = request.agent.request(request.request).is_group();
+        // A stream says it itself: all its members send.
+        let key = request.agent.request(request.request);
+        let any_packets = key.is_group() || key.is_stream() && request.wish.any_packets;
         if !request.further_sources.is_empty() && !any_packets {
             return Err(several_sources());
         }

@@ -145,7 +145,14 @@ impl World {
         let held =
             lease.map(|lease| (lease.grant.plan.clone(), lease.grant.receiver_names().cloned().collect()));
         let handle = Handle(u64::from(host) << 32 | agent.incarnation);
-        self.stream(StreamsInput::Create { agent, name: stream.into(), request, handle, held });
+        self.stream(StreamsInput::Create {
+            agent,
+            name: stream.into(),
+            request,
+            handle,
+            shared: false,
+            held,
+        });
     }
 
     fn join(&mut self, host: u32, stream: &str) {
@@ -156,7 +163,7 @@ impl World {
     /// Joins with a number that was drawn; the same again is the same join, said again.
     fn join_as(&mut self, host: u32, stream: &str, ask: u64) {
         let agent = self.agent(host);
-        self.stream(StreamsInput::Join { agent, name: stream.into(), ask });
+        self.stream(StreamsInput::Join { agent, name: stream.into(), ask, sends: None });
     }
 
     /// Sources answer what they were asked.
@@ -864,10 +871,13 @@ fn anything() -> impl Strategy<Value = StreamsInput> {
         2 => agent().prop_map(|agent| StreamsInput::Arrived { agent }),
         1 => agent().prop_map(|agent| StreamsInput::Gone { agent }),
         6 => (agent(), title(), number(), 0u64..3, held).prop_map(|(agent, name, request, handle, held)| {
-            StreamsInput::Create { agent, name, request, handle: Handle(handle), held }
+            StreamsInput::Create { agent, name, request, handle: Handle(handle), shared: handle % 2 == 0, held }
         }),
         1 => (agent(), title()).prop_map(|(agent, name)| StreamsInput::End { agent, name }),
-        6 => (agent(), title(), 0u64..3).prop_map(|(agent, name, ask)| StreamsInput::Join { agent, name, ask }),
+        6 => (agent(), title(), 0u64..3).prop_map(|(agent, name, ask)| {
+            let sends = (ask < 2).then_some(Handle(10 + ask));
+            StreamsInput::Join { agent, name, ask, sends }
+        }),
         3 => (agent(), title(), 0u8..4, 0u64..3, any::<u64>()).prop_map(|(agent, name, receiver, ask, next)| {
             StreamsInput::At { agent, name, receiver: format!("h{receiver}"), ask, next }
         }),
@@ -898,7 +908,10 @@ fn one_agent_leaves_room_for_the_streams_of_others() {
         let mut create = |source: &str, number: u64| {
             let (agent, name) = (agent(source), format!("{source}{number}"));
             let (request, handle) = (STREAMS_FROM + number, Handle(number));
-            streams.handle(Time(0), StreamsInput::Create { agent, name, request, handle, held: None });
+            streams.handle(
+                Time(0),
+                StreamsInput::Create { agent, name, request, handle, shared: false, held: None },
+            );
             let words: Vec<_> = std::iter::from_fn(|| streams.poll(Time(0))).collect();
             let [StreamsOutput::Tell { word, .. }] = &words[..] else { panic!("{words:?}") };
             if let StreamWord::Refused(why) = word { Err(why.to_string()) } else { Ok(()) }
@@ -914,7 +927,7 @@ fn one_agent_leaves_room_for_the_streams_of_others() {
     let mut streams = Streams::new(config, Time(0));
     let mut join = |receiver: &str, number: u64| {
         let (agent, name) = (agent(receiver), format!("x{number}"));
-        streams.handle(Time(0), StreamsInput::Join { agent, name, ask: number });
+        streams.handle(Time(0), StreamsInput::Join { agent, name, ask: number, sends: None });
         std::iter::from_fn(|| streams.poll(Time(0))).count()
     };
     assert_eq!((0..64).map(|number| join("a", number)).sum::<usize>(), 32, "half of them are refused");

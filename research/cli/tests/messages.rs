@@ -55,7 +55,10 @@ struct Ear {
 
 impl Ear {
     fn begin(lab: &Lab, host: &str) -> Self {
-        let mut child = lab.begin(host, &["recv", "ticks"]);
+        Ear::of(lab.begin(host, &["recv", "ticks"]))
+    }
+
+    fn of(mut child: Child) -> Self {
         let (lines, heard) = (BufReader::new(child.stdout.take().unwrap()).lines(), Arc::default());
         let hears: Arc<Mutex<Vec<String>>> = Arc::clone(&heard);
         std::thread::spawn(move || {
@@ -128,4 +131,58 @@ fn messages_over_splitters_reach_all_in_order_from_the_first_on() {
         let (before, after) = heard.split_at(heard.len() - COUNT);
         assert!(before.iter().all(|line| line == "hello") && after == expected, "{heard:?}");
     }
+}
+
+/// Three hosts of a leaf-spine network with label switches send to one stream, and each hears both others in
+/// their order: the leafs put the labels on.
+#[test]
+fn every_member_of_a_shared_stream_sends_over_labels() {
+    let tools = ["ip", "tc", "ethtool"].into_iter().map(Need::Tool);
+    if !needs(&[Need::Root, Need::Namespaces].into_iter().chain(tools).collect::<Vec<_>>()) {
+        return;
+    }
+    let lab = Lab(format!("shared-{}", std::process::id()));
+    let made = polycast(&["lab", "up", "orca:4", "--name", &lab.0]);
+    assert_eq!(made.status, 0, "{}", made.stderr);
+    let hosts = ["h0", "h5", "h12"];
+    assert_eq!(end(lab.begin("h0", &["create", "talk", "--shared", "--json"]))["created"], true);
+    let say = |host: &str, lines: &str| {
+        let mut child = lab.begin(host, &["send", "talk", "--json"]);
+        child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+        end(child)
+    };
+    let ears: Vec<Ear> =
+        hosts.iter().map(|host| Ear::of(lab.begin(host, &["recv", "talk", "--names"]))).collect();
+    let heard_of = |ear: &Ear, sender: &str| -> Vec<String> {
+        let own = format!("{sender}\t");
+        ear.heard().iter().filter_map(|line| line.strip_prefix(&own).map(str::to_string)).collect()
+    };
+    let pairs = || ears.iter().zip(hosts).flat_map(|(ear, own)| hosts.map(|host| (ear, own, host)));
+    until("each hears both others", || {
+        hosts.iter().for_each(|host| drop(say(host, "hello\n")));
+        pairs().all(|(ear, own, sender)| own == sender || !heard_of(ear, sender).is_empty())
+    });
+    let lines =
+        |host: &str| -> Vec<String> { (0..COUNT).map(|number| format!("{number} of {host}")).collect() };
+    std::thread::scope(|scope| {
+        for host in hosts {
+            let (say, lines) = (&say, &lines);
+            scope.spawn(move || {
+                let counts = say(host, &(lines(host).join("\n") + "\n"));
+                assert_eq!((&counts["messages"], &counts["unheard"]), (&json!(COUNT), &json!(0)), "{counts}");
+            });
+        }
+    });
+    for (ear, own, sender) in pairs() {
+        if own == sender {
+            assert!(heard_of(ear, sender).is_empty(), "{own} hears itself");
+            continue;
+        }
+        until("all have come", || heard_of(ear, sender).last() == lines(sender).last());
+        let heard: Vec<String> = heard_of(ear, sender).into_iter().filter(|line| line != "hello").collect();
+        assert_eq!(heard, lines(sender), "{own} hears {sender}");
+    }
+    let listed = end(lab.begin("h5", &["ls", "--json"]));
+    assert_eq!((&listed[0]["fabric"], &listed[0]["shared"]), (&json!("orca"), &json!(true)), "{listed}");
+    assert!(listed[0]["sent"]["messages"].as_u64() > Some(COUNT as u64 - 1), "{listed}");
 }

@@ -290,7 +290,7 @@ impl Stage<'_> {
         let rack = &hosts[hosts.len() - per_leaf..];
         let agents = &rack[..((agents + standby) as usize).min(per_leaf)];
         let session = self.session(source).await?;
-        session.create_stream(STREAM).await.map_err(|error| failed("make a stream", error))?;
+        session.create_stream(STREAM, false).await.map_err(|error| failed("make a stream", error))?;
         let mut ears = Vec::new();
         for host in rack {
             ears.push(self.listen(host, HOLD).await?);
@@ -354,7 +354,7 @@ impl Stage<'_> {
             return Err(failed("join a stream", "it takes at least four hosts"));
         }
         let session = self.session(&hosts[0]).await?;
-        session.create_stream(STREAM).await.map_err(|error| failed("make a stream", error))?;
+        session.create_stream(STREAM, false).await.map_err(|error| failed("make a stream", error))?;
         // So that some join in the source's rack, some in one with a receiver, and most elsewhere.
         let stays = &hosts[2];
         let ears = vec![self.listen(stays, self.hold()).await?];

@@ -438,7 +438,7 @@ fn sessions() -> Vec<u8> {
                 ..api::CreateStream::default()
             })),
         ),
-        (1, said(Said::JoinStream(api::JoinStream { name: "news".into(), ask: 5 }))),
+        (1, said(Said::JoinStream(api::JoinStream { name: "news".into(), ask: 5, sends: Some(6) }))),
         (
             0,
             said(Said::StreamAt(api::StreamAt {

@@ -130,10 +130,10 @@ fn streams_input(words: &mut Words<'_>, asked: &Asked) -> StreamsInput {
         2..=4 => {
             let request = if words.below(8) == 0 { words.number(4) } else { STREAMS_FROM + words.below(3) };
             let held = words.flip().then(|| (plan(words), words.names()));
-            StreamsInput::Create { agent, name, request, handle: HANDLE, held }
+            StreamsInput::Create { agent, name, request, handle: HANDLE, shared: words.flip(), held }
         }
         5 => StreamsInput::End { agent, name },
-        6..=8 => StreamsInput::Join { name, ask: agent.incarnation, agent },
+        6..=8 => StreamsInput::Join { name, ask: agent.incarnation, agent, sends: words.flip().then(|| Handle(words.below(4))) },
         9 => {
             let (receiver, ask, next) = (words.name(), words.below(3), words.number(9));
             StreamsInput::At { agent, name, receiver, ask, next }
@@ -155,6 +155,7 @@ pub fn stream_table(bytes: &[u8]) {
     let mut now = Time(1);
     let config = StreamsConfig {
         streams_max: 2,
+        senders_max: 2,
         parked_max: 3,
         settle: Duration::from_millis(5_000),
         retry: Duration::from_millis(1_000),

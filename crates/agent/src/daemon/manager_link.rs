@@ -17,7 +17,7 @@ mod table;
 pub(super) use directory::{HeldObject, Unpublished, Wish as ObjectWish, object_ref, refusal};
 pub(super) use groups::{GroupPath, GroupWanted};
 pub(super) use lease::{FabricWish, Lease, Peer, Wanted, addresses};
-pub(super) use streams::{Audience, Listening, Published, Whereabouts};
+pub(super) use streams::{Audience, Listening, Other, Published, Sends, Whereabouts};
 
 use super::addresses::Place;
 use super::error::AgentError;

@@ -485,7 +485,7 @@ impl Agent for Service {
         let request = request.into_inner();
         let app = self.app(request.caller.as_ref(), user)?;
         convert::check_name("a stream", &request.name)?;
-        self.streams.create((app, user), &request.name).await?;
+        self.streams.create((app, user), &request.name, request.shared).await?;
         Ok(Response::new(CreateStreamResponse {}))
     }
 
@@ -512,7 +512,7 @@ impl Agent for Service {
         let app = self.app(first.caller.as_ref(), user)?;
         convert::check_name("a stream", &first.name)?;
         let _call = self.call(first.caller.as_ref(), user)?;
-        let mut pen = self.streams.pen((app, user), &first.name)?;
+        let mut pen = self.streams.pen((app, user), &first.name).await?;
         pen.write(&first.messages).await?;
         while let Some(request) = requests.message().await? {
             pen.write(&request.messages).await?;

@@ -1,10 +1,15 @@
 //! Streams of messages on this host (Orca section 4): those that applications here send, and those that they
 //! hear.
 
-use super::manager_link::{Audience, Listening, Published, Whereabouts};
+mod pen;
+
+pub(super) use pen::Pen;
+use pen::{From, Guest};
+
+use super::manager_link::{Audience, Listening, Other, Published, Sends, Whereabouts};
 use super::shared::Shared;
 use super::users::User;
-use crate::stream::{Heard, Inbox, Message, Receiver, ReceiverOptions, Sender, Sent, Way};
+use crate::stream::{Heard, Inbox, Message, Receiver, ReceiverOptions, Sender, Sent, Voice, Way};
 use polycast_api::agent::{self as api, ReceiveMessagesResponse, SendMessagesResponse};
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::interface;
@@ -13,7 +18,6 @@ use polycast_types::{AppId, Duration as Span, Handle};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tonic::Status;
 
@@ -23,21 +27,27 @@ const STREAMS: &str = "polycast 3 streams";
 const HOLD: Span = Span::from_micros(1_000);
 /// The longest time that can be asked for.
 const HOLD_MAX: Span = Span::from_millis(10_000);
-/// Pause before a full socket is tried again.
-const BLOCKED: Duration = Duration::from_millis(1);
 /// Messages, and bytes of them, in one response.
 const BATCH_MAX: usize = 256;
 const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Responses that wait for a caller.
 const RESPONSES_MAX: usize = 4;
 
-/// A stream that is sent here.
+/// A stream that was made here.
 struct Source {
     app: AppId,
     user: User,
+    /// True if every member may send.
+    shared: bool,
     /// Nothing once the stream has ended.
     published: Mutex<Option<Published>>,
     audience: watch::Receiver<Audience>,
+    mouth: Arc<Mouth>,
+}
+
+/// The end of a stream by which this host sends.
+struct Mouth {
+    handle: u64,
     sender: tokio::sync::Mutex<Sender>,
     sent: Mutex<Sent>,
 }
@@ -45,6 +55,8 @@ struct Source {
 /// A stream that is heard here.
 struct Ear {
     listening: Listening,
+    /// For messages of this host, where every member sends.
+    mouth: Arc<Mouth>,
     hold: Span,
     /// Begins when the manager has said where the stream comes.
     receiver: Mutex<Option<(u64, Receiver)>>,
@@ -82,26 +94,37 @@ impl Streams {
     }
 
     /// Makes a stream that processes of this application can send to.
-    pub(super) async fn create(&self, (app, user): (AppId, User), name: &str) -> Result<(), Refusal> {
+    pub(super) async fn create(
+        &self,
+        (app, user): (AppId, User),
+        name: &str,
+        shared: bool,
+    ) -> Result<(), Refusal> {
         self.check_room(&self.lock())?;
         let own = self.lock().sources.values().filter(|source| source.user == user).count();
         if user.is_other() && own >= user.share(self.most) {
             return Err(user.too_many(own, "streams"));
         }
-        // Another run of the stream has another one: the hasher's keys are random.
-        let handle = RandomState::new().hash_one(name);
-        let interface = interface::of_address(self.shared.interface()).map_err(internal)?;
         let secret = self.shared.sealing.security().map(|_| Secret::fresh());
-        let seal = self.seal(handle, secret.as_ref())?;
-        let sender =
-            Sender::new(interface.address, interface.mtu, Handle(handle), seal).with_class(self.shared.dscp);
-        let published = self.shared.link.create_stream(name, handle, secret, sender.next_number()).await?;
+        let (mouth, sends) = self.mouth(name, secret.as_ref())?;
+        let published = self.shared.link.create_stream(name, sends, secret, shared).await?;
         let audience = published.audience.clone();
-        let (published, sender) = (Some(published).into(), sender.into());
-        let source = Source { app, user, published, audience, sender, sent: Mutex::default() };
+        let source = Source { app, user, shared, published: Some(published).into(), audience, mouth };
         tracing::info!(stream = name, "created");
         self.lock().sources.insert(name.to_string(), Arc::new(source));
         Ok(())
+    }
+
+    /// An end of a stream by which this host sends, and its position; sealed where the secret is known.
+    fn mouth(&self, name: &str, secret: Option<&Secret>) -> Result<(Arc<Mouth>, Sends), Refusal> {
+        // Another run of the stream has another one: the hasher's keys are random.
+        let handle = RandomState::new().hash_one(name);
+        let interface = interface::of_address(self.shared.interface()).map_err(internal)?;
+        let seal = secret.map(|secret| Seal::new(secret, Handle(handle)));
+        let sender =
+            Sender::new(interface.address, interface.mtu, Handle(handle), seal).with_class(self.shared.dscp);
+        let sends = Sends { handle, next: sender.next_number() };
+        Ok((Arc::new(Mouth { handle, sender: sender.into(), sent: Mutex::default() }), sends))
     }
 
     /// Ends a stream of this application.
@@ -140,13 +163,47 @@ impl Streams {
         })
     }
 
-    /// Begins to send to a stream.
-    pub(super) fn pen(&self, caller: (AppId, User), name: &str) -> Result<Pen, Refusal> {
-        let source = self.source(caller, name)?;
-        let mut audience = source.audience.clone();
-        // At first what is known counts as news.
-        audience.mark_changed();
-        Ok(Pen { source, audience, totals: SendMessagesResponse::default() })
+    /// Begins to send to a stream: one of this application, or a shared one, which it joins for that.
+    pub(super) async fn pen(self: &Arc<Self>, caller: (AppId, User), name: &str) -> Result<Pen, Refusal> {
+        let shared = self.lock().sources.get(name).filter(|source| source.shared).cloned();
+        let source = shared.map_or_else(|| self.source(caller, name), Ok);
+        let totals = SendMessagesResponse::default();
+        let refusal = match source {
+            Ok(source) => {
+                let mut audience = source.audience.clone();
+                // At first what is known counts as news.
+                audience.mark_changed();
+                return Ok(Pen { from: From::Source { source, audience }, totals });
+            }
+            Err(refusal) => refusal,
+        };
+        if !self.lock().ears.contains_key(name) {
+            let known = self.shared.link.streams().await?;
+            if !known.iter().any(|stream| stream.name == name && stream.shared) {
+                let message = format!("{}, and there is no shared one of this name", refusal.message);
+                return Err(Refusal::new(Kind::StreamUnknown, message));
+            }
+        }
+        let ear = self.ear(name, HOLD)?;
+        let mut whereabouts = ear.listening.whereabouts.clone();
+        whereabouts.mark_changed();
+        let (streams, mouth) = (Arc::clone(self), Arc::clone(&ear.mouth));
+        let guest = Guest { streams, name: name.to_string(), mouth, ear: Some(ear) };
+        Ok(Pen { from: From::Member { guest, whereabouts, refusal }, totals })
+    }
+
+    /// A stream that is heard here, joined if it was not yet.
+    fn ear(&self, name: &str, hold: Span) -> Result<Arc<Ear>, Refusal> {
+        let mut table = self.lock();
+        if let Some(ear) = table.ears.get(name) {
+            return Ok(Arc::clone(ear));
+        }
+        self.check_room(&table)?;
+        let (mouth, sends) = self.mouth(name, None)?;
+        let (listening, left) = (self.shared.link.join_stream(name, sends)?, watch::Sender::new(false));
+        let ear = Arc::new(Ear { listening, mouth, hold, receiver: Mutex::default(), left });
+        table.ears.insert(name.to_string(), Arc::clone(&ear));
+        Ok(ear)
     }
 
     /// Begins to hear a stream, and tells the caller until it goes.
@@ -160,19 +217,7 @@ impl Streams {
             let message = format!("a message can wait for others at most {} s", HOLD_MAX.as_millis() / 1_000);
             return Err(Refusal::new(Kind::Invalid, message));
         }
-        let ear = {
-            let mut table = self.lock();
-            match table.ears.get(name) {
-                Some(ear) => Arc::clone(ear),
-                None => {
-                    self.check_room(&table)?;
-                    let (listening, left) = (self.shared.link.join_stream(name)?, watch::Sender::new(false));
-                    let ear = Arc::new(Ear { listening, hold, receiver: Mutex::default(), left });
-                    table.ears.insert(name.to_string(), Arc::clone(&ear));
-                    ear
-                }
-            }
-        };
+        let ear = self.ear(name, hold)?;
         let (responses, stream) = mpsc::channel(RESPONSES_MAX);
         let (streams, name) = (Arc::clone(self), name.to_string());
         tokio::spawn(async move {
@@ -259,32 +304,26 @@ impl Streams {
         whereabouts: Whereabouts,
         inbox: &mut Option<(u64, Inbox)>,
     ) -> Result<Option<api::Joined>, Refusal> {
-        let (path, handle, fabric, source, address, secret, from) = match whereabouts {
+        let (path, handle, fabric, source, others) = match &whereabouts {
             Whereabouts::Unknown => return Ok(None),
-            Whereabouts::Gone(refusal) => return Err(refusal),
-            Whereabouts::Here { path, handle, fabric, source, address, secret, from } => {
-                (path, handle, fabric, source, address, secret, from)
+            Whereabouts::Gone(refusal) => return Err(refusal.clone()),
+            Whereabouts::Here { path, handle, fabric, source, others, .. } => {
+                (path, *handle, fabric.clone(), source.clone(), others)
             }
         };
+        let (shared, voices) = (others.is_some(), self.voices(&whereabouts)?);
         let failed =
             |error: crate::stream::StreamError| Refusal::new(Kind::TransferFailed, error.to_string());
-        let way = Way::of(&path).map_err(failed)?;
+        let way = Way::of(path).map_err(failed)?;
         let mut receiver = ear.receiver.lock().unwrap_or_else(PoisonError::into_inner);
         let receiver = match &mut *receiver {
             Some((known, receiver)) if *known == handle => {
-                receiver.set_way(way);
+                receiver.set_way(way, voices);
                 receiver
             }
             other => {
-                let options = ReceiverOptions {
-                    interface: self.shared.interface(),
-                    stream: Handle(handle),
-                    source: address,
-                    hold: ear.hold,
-                    from,
-                    seal: self.seal(handle, secret.as_ref())?,
-                };
-                &mut other.insert((handle, Receiver::start(options, way).map_err(failed)?)).1
+                let options = ReceiverOptions { interface: self.shared.interface(), shared, hold: ear.hold };
+                &mut other.insert((handle, Receiver::start(options, way, voices).map_err(failed)?)).1
             }
         };
         if inbox.as_ref().is_none_or(|(heard, _)| *heard != handle) {
@@ -293,13 +332,31 @@ impl Streams {
         Ok(Some(api::Joined { fabric, source }))
     }
 
+    /// All that send to a stream but this host.
+    fn voices(&self, whereabouts: &Whereabouts) -> Result<Vec<Voice>, Refusal> {
+        let Whereabouts::Here { handle, source, address, secret, from, others, .. } = whereabouts else {
+            return Ok(Vec::new());
+        };
+        let (name, handle, from) = (source.clone(), Some(*handle), Some(*from));
+        let source = Other { name, handle, address: *address, from };
+        let all = [&source].into_iter().chain(others.iter().flatten());
+        let voice = |Other { name, handle, address, from }: &Other| {
+            let seal = handle.map(|handle| self.seal(handle, secret.as_ref())).transpose()?.flatten();
+            let (name, handle) = (name.as_str().into(), handle.map(Handle));
+            Ok(Voice { name, handle, address: *address, from: *from, seal })
+        };
+        all.filter(|other| others.is_none() || other.name != self.shared.name).map(voice).collect()
+    }
+
     /// The streams that the manager knows, with what is known here.
     pub(super) async fn list(&self) -> Result<Vec<api::Stream>, Refusal> {
         let known = self.shared.link.streams().await?;
         let table = self.lock();
         let stream = |stream: polycast_api::manager::StreamStatus| {
-            let sent = table.sources.get(&stream.name).map(|source| {
-                let Sent { messages, unheard, failed } = *source.counted();
+            let source = table.sources.get(&stream.name).map(|source| &source.mouth);
+            let member = table.ears.get(&stream.name).map(|ear| &ear.mouth).filter(|_| stream.shared);
+            let sent = source.or(member).map(|mouth| {
+                let Sent { messages, unheard, failed } = *mouth.counted();
                 api::StreamSent { messages, unheard, failed }
             });
             let heard = table.ears.get(&stream.name).map(|ear| {
@@ -308,8 +365,8 @@ impl Streams {
                 let Heard { messages, lost, late, refused } = heard.unwrap_or_default();
                 api::StreamHeard { messages, lost, late, refused }
             });
-            let polycast_api::manager::StreamStatus { name, source, receivers, fabric } = stream;
-            api::Stream { name, source, receivers, fabric, sent, heard }
+            let polycast_api::manager::StreamStatus { name, source, receivers, fabric, shared } = stream;
+            api::Stream { name, source, receivers, fabric, sent, heard, shared }
         };
         Ok(known.into_iter().map(stream).collect())
     }
@@ -335,7 +392,9 @@ impl Source {
     fn published(&self) -> MutexGuard<'_, Option<Published>> {
         self.published.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
+impl Mouth {
     fn counted(&self) -> MutexGuard<'_, Sent> {
         self.sent.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -347,76 +406,14 @@ fn batch(first: Message, inbox: &mut Inbox) -> ReceiveMessagesResponse {
     let (mut bytes, mut next) = (0, Some(first));
     while let Some(message) = next {
         bytes += message.payload.len();
-        let Message { number, lost, arrived_unix_ns, payload } = message;
+        let Message { sender, number, lost, arrived_unix_ns, payload } = message;
         let payload = Arc::unwrap_or_clone(payload);
-        response.messages.push(api::Message { number, lost, arrived_unix_ns, payload });
+        let sender = sender.to_string();
+        response.messages.push(api::Message { number, lost, arrived_unix_ns, payload, sender });
         let room = response.messages.len() < BATCH_MAX && bytes < BATCH_BYTES_MAX;
         next = if room { inbox.try_next() } else { None };
     }
     response
-}
-
-/// A process that sends to a stream.
-pub(super) struct Pen {
-    source: Arc<Source>,
-    audience: watch::Receiver<Audience>,
-    totals: SendMessagesResponse,
-}
-
-impl Pen {
-    /// Sends messages; returns when the socket has taken all of them.
-    pub(super) async fn write(&mut self, messages: &[Vec<u8>]) -> Result<(), Refusal> {
-        if let Some(Err(refusal)) = &self.audience.borrow().made {
-            return Err(refusal.clone());
-        }
-        if self.source.published().is_none() {
-            return Err(Refusal::new(Kind::StreamUnknown, "the stream has ended"));
-        }
-        let mut sender = self.source.sender.lock().await;
-        turn(&mut self.audience, &mut sender);
-        let before = sender.sent();
-        let mut wrong = None;
-        for message in messages {
-            if let Err(error) = sender.push(message) {
-                wrong = Some(Refusal::new(Kind::Invalid, error.to_string()));
-                break;
-            }
-            self.totals.messages += 1;
-            self.totals.bytes += message.len() as u64;
-        }
-        loop {
-            // A label that has changed counts from the next packet on.
-            turn(&mut self.audience, &mut sender);
-            if sender.flush() {
-                break;
-            }
-            tokio::time::sleep(BLOCKED).await;
-        }
-        let now = sender.sent();
-        self.totals.unheard += now.unheard - before.unheard;
-        self.totals.failed += now.failed - before.failed;
-        *self.source.counted() = now;
-        match wrong {
-            Some(refusal) => Err(refusal),
-            None => Ok(()),
-        }
-    }
-
-    /// Returns the totals of the messages taken from this caller.
-    pub(super) fn totals(&self) -> SendMessagesResponse {
-        self.totals
-    }
-}
-
-/// Turns to those who listen now.
-fn turn(audience: &mut watch::Receiver<Audience>, sender: &mut Sender) {
-    if !audience.has_changed().unwrap_or(false) {
-        return;
-    }
-    let now = audience.borrow_and_update();
-    if let Err(error) = sender.set_path(now.path.as_ref().map(|(_, path)| path)) {
-        tracing::warn!(%error, "a stream has no path");
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 mod receiver;
 mod sender;
 
-pub use receiver::{Heard, Inbox, Message, Receiver, ReceiverOptions, Way};
+pub use receiver::{Heard, Inbox, Message, Receiver, ReceiverOptions, Voice, Way};
 pub use sender::{Sender, Sent};
 
 use std::io;

@@ -7,7 +7,9 @@ use crate::transfer::Path;
 use crate::transfer::clock::{Clock, wait};
 use polycast_net::seal::Seal;
 use polycast_net::udp::{DataReceiver, Only, Outer};
-use polycast_protocol::stream::{Order, OrderConfig, OrderInput, OrderOutput};
+use polycast_protocol::stream::{
+    OrderConfig, OrderCounts, OrderInput, OrderOutput, Senders, SendersConfig, SendersOutput,
+};
 use polycast_types::{Duration, Handle};
 use polycast_wire::data::TAG_LEN;
 use polycast_wire::label;
@@ -23,7 +25,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 
-/// Messages that may wait for others before them.
+/// Senders that are kept apart; a manager lets no more into a stream.
+const SENDERS_MAX: usize = 64;
+/// Messages of a sender that may wait for others before them.
 const MESSAGES_MAX: usize = 256;
 /// The memory that they may take, in bytes.
 const WAITING_BYTES_MAX: usize = 16 << 20;
@@ -62,25 +66,36 @@ impl Way {
 pub struct ReceiverOptions {
     /// The interface that it listens on.
     pub interface: IpAddr,
-    /// Stream that packets carry.
-    pub stream: Handle,
-    /// The address that they come from, where that is known.
-    pub source: Option<IpAddr>,
+    /// True if several hosts may send, which come and go.
+    pub shared: bool,
     /// Time that a message waits for those before it.
     pub hold: Duration,
-    /// The number of the source's next message when this receiver had joined: what has a lower one was sent
-    /// before, and any host may have recorded it.
-    pub from: u64,
-    /// Seal of the stream; with it nothing else is accepted.
+}
+
+/// A sender that is heard.
+#[derive(Clone, Debug)]
+pub struct Voice {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Handle that its packets carry; with none it is heard as before.
+    pub handle: Option<Handle>,
+    /// The address that they come from, where that is known.
+    pub address: Option<IpAddr>,
+    /// The number of its next message when this receiver had joined: what has a lower one was sent before, and
+    /// any host may have recorded it. With none it is not heard yet, unless it was before.
+    pub from: Option<u64>,
+    /// Seal of its messages; with it nothing else is accepted.
     pub seal: Option<Seal>,
 }
 
 /// A message that has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
+    /// The name of its sender.
+    pub sender: Arc<str>,
     /// Its number.
     pub number: u64,
-    /// Number of messages lost right before it.
+    /// Number of messages of this sender lost right before it.
     pub lost: u64,
     /// Arrival time of its last piece, in nanoseconds since 1970.
     pub arrived_unix_ns: u64,
@@ -107,14 +122,15 @@ pub struct Heard {
 struct Listener {
     outbox: mpsc::Sender<Message>,
     queued_bytes: Arc<AtomicUsize>,
-    /// Messages that it had no room for since the last one that it got.
-    missed: u64,
+    /// Messages that it had no room for since the last one that it got, by sender.
+    missed: BTreeMap<Arc<str>, u64>,
 }
 
 impl Listener {
     /// Hands a message over; gives whether the listener is still there.
     fn hand(&mut self, message: &Message) -> bool {
-        let (len, lost) = (message.payload.len(), message.lost + self.missed);
+        let missed = self.missed.get(&message.sender).copied().unwrap_or(0);
+        let (len, lost) = (message.payload.len(), message.lost + missed);
         let room = self.queued_bytes.load(Ordering::Relaxed) + len <= QUEUE_BYTES_MAX;
         let sent = match room {
             true => self.outbox.try_send(Message { lost, ..message.clone() }),
@@ -123,11 +139,15 @@ impl Listener {
         match sent {
             Ok(()) => {
                 self.queued_bytes.fetch_add(len, Ordering::Relaxed);
-                self.missed = 0;
+                self.missed.remove(&message.sender);
                 true
             }
             Err(mpsc::error::TrySendError::Full(_)) => {
-                self.missed = lost + 1;
+                // One whose sender has left is told of it no more.
+                if self.missed.len() >= SENDERS_MAX && !self.missed.contains_key(&message.sender) {
+                    self.missed.pop_first();
+                }
+                self.missed.insert(Arc::clone(&message.sender), lost + 1);
                 true
             }
             Err(mpsc::error::TrySendError::Closed(_)) => false,
@@ -166,6 +186,8 @@ impl Inbox {
 struct Orders {
     /// `None` ends the thread.
     way: Option<Way>,
+    /// All that send, where that has changed.
+    voices: Option<Vec<Voice>>,
     joining: Vec<Listener>,
 }
 
@@ -194,36 +216,44 @@ impl Receiver {
     ///
     /// # Errors
     /// The group cannot be joined.
-    pub fn start(options: ReceiverOptions, way: Way) -> Result<Self, StreamError> {
-        let socket = open(&options, way)?;
-        let (woken, wake) = io::pipe()?;
-        let orders = Mutex::new(Orders { way: Some(way), joining: Vec::new() });
-        let shared = Arc::new(Shared { orders, counts: Default::default() });
-        let order = Order::new(OrderConfig {
-            hold: options.hold,
-            messages_max: MESSAGES_MAX,
-            bytes_max: WAITING_BYTES_MAX,
+    pub fn start(options: ReceiverOptions, way: Way, voices: Vec<Voice>) -> Result<Self, StreamError> {
+        let senders = Senders::new(SendersConfig {
+            order: OrderConfig {
+                hold: options.hold,
+                messages_max: MESSAGES_MAX,
+                bytes_max: WAITING_BYTES_MAX,
+            },
+            senders_max: SENDERS_MAX,
+            own: None,
         });
-        let order = order.not_before(options.from);
-        let task = Task {
+        let only = only(&options, &voices);
+        let socket = open(&options, way, only)?;
+        let (woken, wake) = io::pipe()?;
+        let orders = Mutex::new(Orders { way: Some(way), voices: None, joining: Vec::new() });
+        let shared = Arc::new(Shared { orders, counts: Default::default() });
+        let mut task = Task {
             options,
             way,
+            only,
             socket: Some(socket),
             woken,
-            order,
+            senders,
+            voices: BTreeMap::new(),
+            left: OrderCounts::default(),
             clock: Clock::start(),
             kept: BTreeMap::new(),
             listeners: Vec::new(),
             foreign: 0,
             shared: Arc::clone(&shared),
         };
+        task.set_voices(voices);
         std::thread::Builder::new().name("stream".into()).spawn(move || task.run())?;
         Ok(Receiver { shared, wake })
     }
 
-    /// The stream comes another way from now on.
-    pub fn set_way(&self, way: Way) {
-        self.order(|orders| orders.way = Some(way));
+    /// The stream comes another way from now on, and these are all that send.
+    pub fn set_way(&self, way: Way, voices: Vec<Voice>) {
+        self.order(|orders| (orders.way, orders.voices) = (Some(way), Some(voices)));
     }
 
     /// One more listener from now on.
@@ -231,7 +261,7 @@ impl Receiver {
     pub fn listen(&self) -> Inbox {
         let (outbox, inbox) = mpsc::channel(QUEUE_MAX);
         let queued_bytes = Arc::new(AtomicUsize::new(0));
-        let listener = Listener { outbox, queued_bytes: Arc::clone(&queued_bytes), missed: 0 };
+        let listener = Listener { outbox, queued_bytes: Arc::clone(&queued_bytes), missed: BTreeMap::new() };
         self.order(|orders| orders.joining.push(listener));
         Inbox { inbox, queued_bytes }
     }
@@ -257,10 +287,23 @@ impl Drop for Receiver {
     }
 }
 
-fn open(options: &ReceiverOptions, way: Way) -> io::Result<DataReceiver> {
+/// The address and handle that the kernel lets through: those of the one source. Of several it knows none, as
+/// they come and go.
+fn only(options: &ReceiverOptions, voices: &[Voice]) -> (Option<IpAddr>, Option<Handle>) {
+    match voices {
+        [voice] if !options.shared => (voice.address, voice.handle),
+        _ => (None, None),
+    }
+}
+
+fn open(
+    options: &ReceiverOptions,
+    way: Way,
+    (source, handle): (Option<IpAddr>, Option<Handle>),
+) -> io::Result<DataReceiver> {
     let socket = DataReceiver::open(way.group.ip())?;
     let outer = if way.labelled { Outer::Label } else { Outer::Bytes(0) };
-    let only = Only { source: options.source, handle: options.stream, outer };
+    let only = Only { source, handle, outer };
     socket.join(options.interface, way.group, only)?;
     Ok(socket)
 }
@@ -271,13 +314,19 @@ type Pieces = BTreeMap<u16, Vec<u8>>;
 struct Task {
     options: ReceiverOptions,
     way: Way,
+    /// The address and handle that the kernel lets through.
+    only: (Option<IpAddr>, Option<Handle>),
     /// None where the group could not be joined.
     socket: Option<DataReceiver>,
     woken: PipeReader,
-    order: Order,
+    senders: Senders,
+    /// Those that are heard.
+    voices: BTreeMap<Handle, Voice>,
+    /// Counters of those that were.
+    left: OrderCounts,
     clock: Clock,
-    /// With the time when the last piece came.
-    kept: BTreeMap<u64, (Pieces, u64)>,
+    /// By sender and number, with the time when the last piece came.
+    kept: BTreeMap<(Handle, u64), (Pieces, u64)>,
     listeners: Vec<Listener>,
     /// Datagrams that are no pieces of this stream.
     foreign: u64,
@@ -292,7 +341,7 @@ impl Task {
             fds.extend(
                 self.socket.iter().map(|socket| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)),
             );
-            if let Err(error) = wait(&mut fds, self.clock.now(), self.order.deadline(), LOOK_AGAIN) {
+            if let Err(error) = wait(&mut fds, self.clock.now(), self.senders.deadline(), LOOK_AGAIN) {
                 tracing::error!(%error, "a stream cannot be heard any more");
                 return;
             }
@@ -312,20 +361,47 @@ impl Task {
         if !matches!(self.woken.read(&mut bytes), Ok(len) if len > 0) {
             return false;
         }
-        let (way, joining) = {
+        let (way, voices, joining) = {
             let mut orders = self.shared.orders();
-            (orders.way, std::mem::take(&mut orders.joining))
+            (orders.way, orders.voices.take(), std::mem::take(&mut orders.joining))
         };
         self.listeners.extend(joining);
         let Some(way) = way else { return false };
+        if let Some(voices) = voices {
+            self.set_voices(voices);
+        }
         if way != self.way {
-            let opened = open(&self.options, way);
+            let opened = open(&self.options, way, self.only);
             if let Err(error) = &opened {
                 tracing::warn!(group = %way.group, %error, "a stream's group cannot be joined");
             }
             (self.socket, self.way) = (opened.ok(), way);
         }
         true
+    }
+
+    /// These are all that send now; each that was heard before goes on as it was.
+    fn set_voices(&mut self, voices: Vec<Voice>) {
+        let goes_on = |known: &Voice| {
+            let now = voices.iter().find(|voice| voice.name == known.name);
+            now.is_some_and(|now| now.handle.is_none() || now.handle == known.handle)
+        };
+        let gone: Vec<Handle> =
+            self.voices.iter().filter(|(_, known)| !goes_on(known)).map(|(handle, _)| *handle).collect();
+        for handle in gone {
+            self.voices.remove(&handle);
+            let counts = self.senders.leave(handle).unwrap_or_default();
+            add(&mut self.left, counts);
+        }
+        // What waited of them is forgotten.
+        self.deliver();
+        for voice in voices {
+            let (Some(handle), Some(from)) = (voice.handle, voice.from) else { continue };
+            match self.senders.join(handle, from) {
+                Ok(()) => drop(self.voices.insert(handle, voice)),
+                Err(error) => tracing::warn!(sender = %voice.name, %error, "a sender is not heard"),
+            }
+        }
     }
 
     fn receive(&mut self, buffer: &mut [u8]) {
@@ -335,9 +411,10 @@ impl Task {
                 Ok(Some(arrival)) => {
                     let arrived = SystemTime::now().checked_sub(arrival.waited).unwrap_or(UNIX_EPOCH);
                     let since = arrived.duration_since(UNIX_EPOCH).unwrap_or_default();
-                    let arrived = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+                    let (arrived, from) = (u64::try_from(since.as_nanos()).unwrap_or(u64::MAX), arrival.from);
+                    let from = from.map(|from| from.ip());
                     for datagram in buffer[..arrival.len].chunks(arrival.segment_len.max(1)) {
-                        self.take(datagram, arrived);
+                        self.take(datagram, arrived, from);
                     }
                 }
                 Ok(None) => return,
@@ -349,21 +426,21 @@ impl Task {
         }
     }
 
-    fn take(&mut self, datagram: &[u8], arrived: u64) {
+    fn take(&mut self, datagram: &[u8], arrived: u64, from: Option<IpAddr>) {
         let inner = match self.way.labelled {
             true => label::Header::parse(datagram).map(|(_, len)| &datagram[len..]),
             false => Ok(datagram),
         };
         let parsed = inner.and_then(Header::parse);
         let Ok((header, payload)) = parsed else { return self.foreign += 1 };
-        if header.stream != self.options.stream {
-            return self.foreign += 1;
-        }
-        let Some(payload) = self.open(datagram, header, payload) else { return self.foreign += 1 };
-        let Header { number, piece, pieces, .. } = header;
+        let Some(voice) = self.voices.get(&header.stream) else { return self.foreign += 1 };
+        let is_its = voice.address.is_none_or(|address| from.is_none_or(|from| from == address));
+        let opened = if is_its { opened(voice, datagram, header, payload) } else { None };
+        let Some(payload) = opened else { return self.foreign += 1 };
+        let Header { stream, number, piece, pieces, .. } = header;
         let input = OrderInput::Piece { number, piece, pieces, len: payload.len() };
-        if self.order.handle(self.clock.now(), input) {
-            let (kept, last) = self.kept.entry(number).or_default();
+        if self.senders.handle(self.clock.now(), stream, input) {
+            let (kept, last) = self.kept.entry((stream, number)).or_default();
             kept.insert(piece, payload.into_owned());
             *last = arrived;
         }
@@ -371,29 +448,13 @@ impl Task {
         self.deliver();
     }
 
-    /// Returns the content of a datagram, opened where the stream is sealed; `None` where it is not of its
-    /// source.
-    fn open<'a>(&self, datagram: &[u8], header: Header, payload: &'a [u8]) -> Option<Cow<'a, [u8]>> {
-        let Some(seal) = &self.options.seal else {
-            return (!header.sealed).then_some(Cow::Borrowed(payload));
-        };
-        let (sealed, tag) = payload.split_last_chunk::<TAG_LEN>().filter(|_| header.sealed)?;
-        let before = &datagram[..datagram.len() - payload.len()];
-        let before = &before[before.len() - HEADER_LEN..];
-        let mut sum = seal.tag();
-        sum.header(before);
-        sum.payload(sealed);
-        let mut opened = sum.is(tag).then(|| sealed.to_vec())?;
-        seal_piece(seal, header.number, header.piece, &mut opened);
-        Some(Cow::Owned(opened))
-    }
-
     fn deliver(&mut self) {
-        while let Some(output) = self.order.poll(self.clock.now()) {
+        while let Some(SendersOutput { sender, output }) = self.senders.poll(self.clock.now()) {
             match output {
-                OrderOutput::Forget { number } => drop(self.kept.remove(&number)),
+                OrderOutput::Forget { number } => drop(self.kept.remove(&(sender, number))),
                 OrderOutput::Deliver { number, lost } => {
-                    let Some((mut pieces, arrived_unix_ns)) = self.kept.remove(&number) else { continue };
+                    let kept = self.kept.remove(&(sender, number));
+                    let Some((mut pieces, arrived_unix_ns)) = kept else { continue };
                     let payload = match (pieces.len(), pieces.pop_first()) {
                         (1, Some((_, only))) => only,
                         (_, Some((_, first))) => pieces.into_values().fold(first, |mut all, piece| {
@@ -402,7 +463,10 @@ impl Task {
                         }),
                         (_, None) => Vec::new(),
                     };
-                    let message = Message { number, lost, arrived_unix_ns, payload: Arc::new(payload) };
+                    // One that has just left has brought this before.
+                    let Some(voice) = self.voices.get(&sender) else { continue };
+                    let (sender, payload) = (Arc::clone(&voice.name), Arc::new(payload));
+                    let message = Message { sender, number, lost, arrived_unix_ns, payload };
                     // A listener that has the message sees it counted.
                     self.count();
                     self.listeners.retain_mut(|listener| listener.hand(&message));
@@ -412,10 +476,38 @@ impl Task {
     }
 
     fn count(&self) {
-        let counts = self.order.counts();
+        let mut counts = self.left;
+        self.voices
+            .keys()
+            .filter_map(|handle| self.senders.counts_of(*handle))
+            .for_each(|of| add(&mut counts, of));
         let counted = [counts.delivered, counts.lost, counts.late, counts.refused + self.foreign];
         for (place, count) in self.shared.counts.iter().zip(counted) {
             place.store(count, Ordering::Relaxed);
         }
     }
+}
+
+/// Returns the content of a datagram, opened where the stream is sealed; `None` where it is not of its
+/// sender.
+fn opened<'a>(voice: &Voice, datagram: &[u8], header: Header, payload: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+    let Some(seal) = &voice.seal else {
+        return (!header.sealed).then_some(Cow::Borrowed(payload));
+    };
+    let (sealed, tag) = payload.split_last_chunk::<TAG_LEN>().filter(|_| header.sealed)?;
+    let before = &datagram[..datagram.len() - payload.len()];
+    let before = &before[before.len() - HEADER_LEN..];
+    let mut sum = seal.tag();
+    sum.header(before);
+    sum.payload(sealed);
+    let mut opened = sum.is(tag).then(|| sealed.to_vec())?;
+    seal_piece(seal, header.number, header.piece, &mut opened);
+    Some(Cow::Owned(opened))
+}
+
+fn add(sum: &mut OrderCounts, counts: OrderCounts) {
+    sum.delivered += counts.delivered;
+    sum.lost += counts.lost;
+    sum.late += counts.late;
+    sum.refused += counts.refused;
 }

@@ -79,6 +79,14 @@ impl Sender {
         Sender { dscp, ..self }
     }
 
+    /// Seals what is sent from now on. A seal stays when it is given again.
+    pub fn set_seal(&mut self, seal: Option<Seal>) {
+        if self.seal.is_none() && seal.is_some() {
+            // Its pieces are shorter.
+            (self.seal, self.path) = (seal, None);
+        }
+    }
+
     /// The number of the next message, as it is at any time.
     #[must_use]
     pub fn next_number(&self) -> Arc<AtomicU64> {

@@ -36,11 +36,15 @@ fn sealed_receiver(path: &Path, stream: Handle, seal: Option<Seal>) -> Receiver 
     late_receiver(path, stream, seal, 0)
 }
 
+fn voice(name: &str, handle: Handle, address: Option<IpAddr>, from: u64, seal: Option<Seal>) -> Voice {
+    Voice { name: name.into(), handle: Some(handle), address, from: Some(from), seal }
+}
+
 /// One that has joined when the source's next message had the number `from`.
 fn late_receiver(path: &Path, stream: Handle, seal: Option<Seal>, from: u64) -> Receiver {
     let (source, hold) = (Some(LO), Duration::from_millis(1));
-    let options = ReceiverOptions { interface: LO, stream, source, hold, from, seal };
-    Receiver::start(options, Way::of(path).unwrap()).unwrap()
+    let options = ReceiverOptions { interface: LO, shared: false, hold };
+    Receiver::start(options, Way::of(path).unwrap(), vec![voice("a", stream, source, from, seal)]).unwrap()
 }
 
 /// Begins to listen; returns when the receiver's thread has noticed.
@@ -283,7 +287,7 @@ async fn a_stream_goes_another_way() {
     let receiver = receiver(&one, STREAM);
     let (mut inbox, _) = listen(&receiver, &mut sender).await;
     sender.set_path(Some(&other)).unwrap();
-    receiver.set_way(Way::of(&other).unwrap());
+    receiver.set_way(Way::of(&other).unwrap(), vec![voice("a", STREAM, Some(LO), 0, None)]);
     let begun = Instant::now();
     while begun.elapsed() < HANG {
         sender.push(b"here").unwrap();

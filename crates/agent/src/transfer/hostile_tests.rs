@@ -262,7 +262,7 @@ fn sums_that_nothing_asks_for_end_the_session() {
 fn a_late_receiver_may_report_its_first_packet_in_one_breath_with_have() {
     let source = start(false);
     let mut data = DataReceiver::open(Ipv4Addr::LOCALHOST.into()).unwrap();
-    let only = Only { source: None, handle: source.handle, outer: Outer::Bytes(0) };
+    let only = Only { source: None, handle: Some(source.handle), outer: Outer::Bytes(0) };
     data.join(
         Ipv4Addr::LOCALHOST.into(),
         SocketAddr::new(Ipv4Addr::new(239, 255, 199, 255).into(), 30_999),

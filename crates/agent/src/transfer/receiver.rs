@@ -155,7 +155,7 @@ fn channel_of((address, port): (IpAddr, u16)) -> SocketAddr {
 /// a source opens both with one address. Nothing on the way changes it: labels stand behind it, and splitters
 /// and switches do not look at it.
 fn only_of(source: Option<IpAddr>, handle: Handle, outer_len: u8) -> Only {
-    Only { source, handle, outer: Outer::Bytes(outer_len) }
+    Only { source, handle: Some(handle), outer: Outer::Bytes(outer_len) }
 }
 
 /// Returns the form in which WELCOME reports a kind.

@@ -62,7 +62,7 @@ async fn send_object(source: &AgentTask, other: &AgentTask, world: &World) {
 async fn send_messages(source: &AgentTask, other: &AgentTask, ear: &socket2::Socket) -> BTreeSet<u8> {
     let heard = RefCell::new(BTreeSet::new());
     let (session, hearing) = (source.session(1).await, other.session(2).await);
-    session.create_stream("ticks").await.unwrap();
+    session.create_stream("ticks", false).await.unwrap();
     let _hears = hearing.receive_messages("ticks", None).await.unwrap();
     until("packets come to a receiver", async || {
         let mut sender = session.send_messages("ticks");

@@ -7,7 +7,7 @@ use polycast_api::error::Kind;
 use polycast_net::udp::Beacon;
 use polycast_testing::{HANG, is_ipv6, multicast_group, own_address};
 use polycast_types::{AppId, Duration as Span};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
@@ -81,7 +81,7 @@ async fn heard<const N: usize>(session: &Session, name: &str, ears: [&mut Ear; N
 async fn messages_reach_all_who_have_joined_and_nobody_else() {
     let (manager, _world, [a, b, c]) = started("", ["a", "b", "c"]).await;
     let source = a.session(1).await;
-    source.create_stream("ticks").await.unwrap();
+    source.create_stream("ticks", false).await.unwrap();
     assert_eq!(send(&source, "ticks", &["alone"]).await, (1, 1), "no receiver listens yet");
     let (first, second) = (b.session(1).await, c.session(1).await);
     let mut one = Ear::join(&first, "ticks").await;
@@ -153,11 +153,11 @@ async fn ended(receiver: &mut MessageReceiver) -> polycast_api::client::ClientEr
 async fn mistakes_with_streams_get_one_sentence() {
     let (manager, _world, [a, b]) = started("silence-ms = 4000", ["a", "b"]).await;
     let (source, receiver) = (a.session(1).await, b.session(1).await);
-    let error = source.create_stream("a/b").await.unwrap_err();
+    let error = source.create_stream("a/b", false).await.unwrap_err();
     assert_eq!(error.kind(), Some(Kind::Invalid), "{error}");
-    source.create_stream("ticks").await.unwrap();
+    source.create_stream("ticks", false).await.unwrap();
     for session in [&source, &receiver] {
-        assert_eq!(session.create_stream("ticks").await.unwrap_err().kind(), Some(Kind::StreamTaken));
+        assert_eq!(session.create_stream("ticks", false).await.unwrap_err().kind(), Some(Kind::StreamTaken));
     }
     let error = source.receive_messages("ticks", None).await.unwrap_err();
     assert_eq!(error.to_string(), "the stream 'ticks' is sent by this agent, which cannot join it");
@@ -183,7 +183,7 @@ async fn mistakes_with_streams_get_one_sentence() {
     let error = ended(&mut nowhere).await;
     assert_eq!(error.to_string(), "there is no stream 'nowhere': its source has to create it first");
     source.unregister().await.unwrap();
-    assert_eq!(source.create_stream("x").await.unwrap_err().kind(), Some(Kind::NotRegistered));
+    assert_eq!(source.create_stream("x", false).await.unwrap_err().kind(), Some(Kind::NotRegistered));
     stopped([a, b], manager).await;
 }
 
@@ -191,7 +191,7 @@ async fn mistakes_with_streams_get_one_sentence() {
 async fn a_network_without_multicast_refuses_streams() {
     let (manager, _world, [a, b]) = started("fabrics = ['tcp-chain']", ["a", "b"]).await;
     let (source, session) = (a.session(1).await, b.session(1).await);
-    source.create_stream("ticks").await.unwrap();
+    source.create_stream("ticks", false).await.unwrap();
     let mut receiver = session.receive_messages("ticks", None).await.unwrap();
     let error = ended(&mut receiver).await;
     assert_eq!(error.kind(), Some(Kind::Denied));
@@ -207,7 +207,7 @@ async fn streams_outlive_the_manager() {
     let world = World::new(address);
     let [a, b, c] = world.agents(["a", "b", "c"]).await;
     let (source, session) = (a.session(1).await, b.session(1).await);
-    source.create_stream("ticks").await.unwrap();
+    source.create_stream("ticks", false).await.unwrap();
     let mut receiver = Ear::join(&session, "ticks").await;
     heard(&source, "ticks", [&mut receiver]).await;
     first.task.stop().await;
@@ -244,7 +244,7 @@ async fn who_joins_late_hears_nothing_that_was_recorded() {
     );
     let (manager, _world, [a, b, c]) = started(&settings, ["a", "b", "c"]).await;
     let source = a.session(1).await;
-    source.create_stream("ticks").await.unwrap();
+    source.create_stream("ticks", false).await.unwrap();
     let (first, second) = (b.session(1).await, c.session(1).await);
     let mut one = Ear::join(&first, "ticks").await;
     heard(&source, "ticks", [&mut one]).await;
@@ -277,5 +277,82 @@ async fn who_joins_late_hears_nothing_that_was_recorded() {
     let message = other.next().await;
     assert!(message.number > last, "{message:?} was sent before, up to {last}");
     assert_eq!((&message.payload[..], message.number), (&b"new"[..], one.await_text("new").await));
+    stopped([a, b, c], manager).await;
+}
+
+/// Every member sends, in a sealed cluster too: each hears the others in their own order, and not itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_member_of_a_shared_stream_sends() {
+    let (manager, _world, [a, b, c]) = started("", ["a", "b", "c"]).await;
+    let [first, second, third] = [a.session(1).await, b.session(1).await, c.session(1).await];
+    // Neither a stream that is not there nor one of a single source takes what others send.
+    first.create_stream("alone", false).await.unwrap();
+    for name in ["alone", "nowhere"] {
+        let mut sender = second.send_messages(name);
+        sender.send(vec![b"x".to_vec()]).await;
+        let error = sender.finish().await.unwrap_err();
+        assert_eq!(error.kind(), Some(Kind::StreamUnknown), "{error}");
+        assert!(error.to_string().contains("there is no shared one of this name"), "{error}");
+    }
+    first.create_stream("talk", true).await.unwrap();
+    let sessions = [&first, &second, &third];
+    let mut ears =
+        [Ear::join(&second, "talk").await, Ear::join(&third, "talk").await, Ear::join(&first, "talk").await];
+    let hosts = ["b", "c", "a"];
+    // Messages go out until each has heard both others.
+    let mut seen = [BTreeSet::new(), BTreeSet::new(), BTreeSet::new()];
+    let begun = Instant::now();
+    while seen.iter().any(|seen| seen.len() < 2) {
+        assert!(begun.elapsed() < HANG, "they do not hear each other: {seen:?}");
+        for session in sessions {
+            send(session, "talk", &["?"]).await;
+        }
+        for (ear, seen) in ears.iter_mut().zip(&mut seen) {
+            while let Ok(next) = tokio::time::timeout(Duration::from_millis(20), ear.receiver.next()).await {
+                if let Received::Messages(messages) = next.unwrap().expect("the stream goes on") {
+                    seen.extend(messages.into_iter().map(|message| message.sender));
+                }
+            }
+        }
+    }
+    let long = "x".repeat(100_000);
+    for (session, name) in sessions.into_iter().zip(["a", "b", "c"]) {
+        let texts: Vec<String> = (0..20).map(|number| format!("{name} {number} {long}")).collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        assert_eq!(send(session, "talk", &texts).await, (20, 0), "{name}");
+    }
+    for (ear, own) in ears.iter_mut().zip(hosts) {
+        let mut numbers: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+        let mut last: BTreeMap<String, u64> = BTreeMap::new();
+        while numbers.values().map(Vec::len).sum::<usize>() < 40 {
+            let message = ear.next().await;
+            if let Some(last) = last.insert(message.sender.clone(), message.number) {
+                assert_eq!(message.number, last + 1 + message.lost, "{own} hears {}", message.sender);
+            }
+            let text = String::from_utf8(message.payload).unwrap();
+            let mut words = text.split(' ');
+            if words.next() != Some(message.sender.as_str()) {
+                assert_eq!(text, "?");
+                continue;
+            }
+            numbers.entry(message.sender).or_default().push(words.next().unwrap().parse().unwrap());
+            assert_eq!(words.next(), Some(long.as_str()));
+        }
+        let others: Vec<&str> = ["a", "b", "c"].into_iter().filter(|name| *name != own).collect();
+        assert_eq!(numbers.keys().map(String::as_str).collect::<Vec<_>>(), others, "{own}");
+        let all: Vec<u64> = (0..20).collect();
+        assert!(numbers.values().all(|heard| *heard == all), "{own}: {numbers:?}");
+    }
+    // One that leaves is heard no more, and the others go on.
+    let [_b, mut other, _a] = ears;
+    second.leave_stream("talk").await.unwrap();
+    until("b has left", async || source_view(&c, "talk").await.0 == ["a", "c"]).await;
+    send(&first, "talk", &["on"]).await;
+    other.await_text("on").await;
+    let listed = c.client().await.streams().await.unwrap();
+    let talk = listed.iter().find(|stream| stream.name == "talk").unwrap();
+    assert!(talk.shared && talk.sent.is_some() && talk.heard.is_some(), "{talk:?}");
+    first.end_stream("talk").await.unwrap();
+    assert_eq!(ended(&mut other.receiver).await.to_string(), "the stream 'talk' has ended");
     stopped([a, b, c], manager).await;
 }

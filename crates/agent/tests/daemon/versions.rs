@@ -335,7 +335,7 @@ async fn long_names_and_publishers_that_go_are_in_the_way_of_no_one() {
         |error: polycast_api::client::ClientError| assert_eq!(error.kind(), Some(Kind::Invalid), "{error}");
     invalid(within(a.publish(&long, None, DataId(1), None)).await.unwrap().unwrap_err());
     invalid(a.subscribe(&long).await.map(|_| ()).unwrap_err());
-    invalid(a.create_stream(&long).await.unwrap_err());
+    invalid(a.create_stream(&long, false).await.unwrap_err());
     let receivers = Receivers::Named(vec![long]);
     invalid(a.send(DataId(1), &receivers, &SendOptions::default()).await.map(|_| ()).unwrap_err());
     let client = agents[0].client().await;

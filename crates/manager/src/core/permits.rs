@@ -12,6 +12,7 @@ use polycast_net::permit::Group;
 use polycast_planning::{Channel, Plan, PlanId};
 use polycast_protocol::leases::{AgentKey, Input, LeaseView, PathRequest, Receivers, RequestKey};
 use polycast_protocol::stream::StreamsInput;
+use polycast_types::Handle;
 use polycast_wire::control::NOWHERE;
 use polycast_wire::permit::{HASH_LEN, Permit};
 use serde_json::json;
@@ -114,16 +115,29 @@ impl Inner {
         Ok(())
     }
 
-    /// Checks that the policy lets an agent receive a stream. A stream without a source is refused elsewhere.
+    /// Checks that the policy lets an agent receive a stream; in a shared one, that it and all others may send
+    /// to each other. A stream without a source is refused elsewhere.
     pub(super) fn judge_listener(&self, agent: &AgentKey, stream: &str) -> Result<(), Refusal> {
         let Some(view) = self.streams.streams().find(|view| view.name == stream) else { return Ok(()) };
-        Ok(self.guard.policy().send(&view.source, stream, &agent.name)?)
+        let policy = self.guard.policy();
+        if !view.shared {
+            return Ok(policy.send(&view.source, stream, &agent.name)?);
+        }
+        for other in view.receivers.iter().chain([&view.source]).filter(|other| **other != agent.name) {
+            policy.send(other, stream, &agent.name)?;
+            policy.send(&agent.name, stream, other)?;
+        }
+        Ok(())
     }
 
     /// An agent asks to hear a stream.
-    pub(super) fn join_stream(&mut self, agent: &AgentKey, name: String, ask: u64) {
+    pub(super) fn join_stream(&mut self, agent: &AgentKey, join: api::JoinStream) {
+        let api::JoinStream { name, ask, sends } = join;
         match self.judge_listener(agent, &name) {
-            Ok(()) => self.stream(StreamsInput::Join { agent: agent.clone(), name, ask }),
+            Ok(()) => {
+                let sends = sends.map(Handle);
+                self.stream(StreamsInput::Join { agent: agent.clone(), name, ask, sends });
+            }
             Err(refusal) => {
                 let news = Some(api::stream_news::News::Refused(convert::denied(0, &refusal)));
                 self.tell(agent, Message::Stream(api::StreamNews { name, news }));
@@ -293,7 +307,7 @@ impl Inner {
         tracing::warn!(stream, receiver, "the policy does not let it hear a stream any more");
         self.stream(StreamsInput::Leave { agent: agent.clone(), name: stream.to_string() });
         // It is told why it is out.
-        self.join_stream(&agent, stream.to_string(), 0);
+        self.join_stream(&agent, api::JoinStream { name: stream.to_string(), ..Default::default() });
     }
 
     /// Hands a request to the machine, where the policy allows it.

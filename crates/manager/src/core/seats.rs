@@ -266,7 +266,7 @@ impl Inner {
             }
             Said::CreateStream(create) => self.create_stream(agent, create),
             Said::EndStream(end) => self.stream(StreamsInput::End { agent: key, name: end.name }),
-            Said::JoinStream(join) => self.join_stream(agent, join.name, join.ask),
+            Said::JoinStream(join) => self.join_stream(agent, join),
             Said::StreamAt(at) => {
                 let api::StreamAt { name, receiver, ask, next } = at;
                 self.stream(StreamsInput::At { agent: key, name, receiver, ask, next });

@@ -72,11 +72,11 @@ impl Inner {
         let lease = self.machine.leases().find(|lease| *lease.key == request);
         let held =
             lease.map(|lease| (lease.grant.plan.clone(), lease.grant.receiver_names().cloned().collect()));
-        let CreateStream { name, request_id: request, handle, secret } = create;
+        let CreateStream { name, request_id: request, handle, secret, shared } = create;
         self.stream_secrets.keep((&agent.name, &name), handle, secret, &self.streams);
         let (agent, handle) = (agent.clone(), Handle(handle));
         let (source, created) = (agent.name.clone(), name.clone());
-        self.stream(StreamsInput::Create { agent, name, request, handle, held });
+        self.stream(StreamsInput::Create { agent, name, request, handle, shared, held });
         // One that was refused is not kept.
         if !self.streams.streams().any(|stream| stream.name == created && stream.source == source) {
             self.stream_secrets.forget(&source, &created);
@@ -165,8 +165,14 @@ mod tests {
 
     fn creates(seat: &Seat, name: &str, handle: u64) {
         let (name, request_id) = (name.to_string(), STREAMS_FROM + handle);
-        seat.handle(Said::CreateStream(CreateStream { name, request_id, handle, secret: vec![7; 32] }))
-            .unwrap();
+        seat.handle(Said::CreateStream(CreateStream {
+            name,
+            request_id,
+            handle,
+            secret: vec![7; 32],
+            shared: false,
+        }))
+        .unwrap();
     }
 
     /// Runs of streams whose secrets are kept, in the order of their names.

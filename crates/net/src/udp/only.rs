@@ -13,8 +13,8 @@ use std::net::IpAddr;
 pub struct Only {
     /// The address that they come from, where that is known.
     pub source: Option<IpAddr>,
-    /// Handle that they carry.
-    pub handle: Handle,
+    /// Handle that they carry; none where several senders have one each.
+    pub handle: Option<Handle>,
     /// Bytes that the network puts before them.
     pub outer: Outer,
 }
@@ -90,10 +90,11 @@ impl Only {
                 one(TO_X, 0),
             ]),
         }
-        let (high, low) = ((self.handle.0 >> 32) as u32, self.handle.0 as u32);
         program.extend(must(LOAD_BYTE_AT_X, UDP_LEN, VERSION.into()));
-        program.extend(must(LOAD_WORD_AT_X, UDP_LEN + HANDLE_AT, high));
-        program.extend(must(LOAD_WORD_AT_X, UDP_LEN + HANDLE_AT + 4, low));
+        if let Some(Handle(handle)) = self.handle {
+            program.extend(must(LOAD_WORD_AT_X, UDP_LEN + HANDLE_AT, (handle >> 32) as u32));
+            program.extend(must(LOAD_WORD_AT_X, UDP_LEN + HANDLE_AT + 4, handle as u32));
+        }
         program.push(one(RETURN, u32::MAX));
         program
     }

@@ -476,14 +476,21 @@ Send messages from this machine to all that have joined, and receive them.
 
 A stream has a name, one source, and as many receivers as join; they come and go while messages flow. Messages \
 are numbered, and arrive in order. What the network loses is not repaired: receivers are told how many messages \
-are missing. Streams go over labels or IP multicast, without a rate of their own; where agents have a key file, they are sealed.";
+are missing. Streams go over labels or IP multicast, without a rate of their own; where agents have a key file, they are sealed.
+
+In a stream that was created with --shared every machine that joins may send, up to 64: each gets what all others \
+send, the messages of each sender in its order. `send` on such a machine joins for as long as it runs.";
 
 pub(crate) const STREAM_MORE: &str = "\
 Examples:
   polycast stream create ticks                      (on host1)
   polycast stream recv ticks                        (on host2, host3, ..)
   tail -f ticks.log | polycast stream send ticks    (on host1)
-  polycast stream end ticks                         (on host1)";
+  polycast stream end ticks                         (on host1)
+
+  polycast stream create talk --shared              (on host1)
+  polycast stream recv talk --names                 (on every host that listens)
+  echo hello | polycast stream send talk            (on every host that speaks)";
 
 pub(crate) const STREAM_RECV_MORE: &str = "\
 Lines go to standard output; what is lost is said on standard error. With --json one document comes at the end, \

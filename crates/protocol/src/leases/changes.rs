@@ -98,7 +98,7 @@ impl Leases {
             && let Err(denial) = self.check_drained(change.add)
         {
             Err(denial)
-        } else if !change.sources.is_empty() && !request.is_group() {
+        } else if !change.sources.is_empty() && request.is_transfer() {
             Err(several_sources())
         } else if let Some(id) = self.by_request.get(&request).copied() {
             self.change_lease(now, id, time, change).map(Some)
@@ -228,9 +228,12 @@ impl Leases {
             before.chain(self.members.number(name)).filter(|host| receivers.remove(host)).count() > 0
         };
         for name in remove {
-            let is_its = |host: &HostId| self.members.name_of(*host) == Some(name.as_str());
-            let source = further_sources.iter().copied().find(is_its);
-            let sent = source.is_some_and(|host| further_sources.remove(&host));
+            // One that has died is no member, and has its number still, or had the one that is noted here.
+            let number = self.members.number(name);
+            let is_its = |host: &HostId| number == Some(*host) || gone.get(host) == Some(name);
+            let before = further_sources.len();
+            further_sources.retain(|host| !is_its(host));
+            let sent = further_sources.len() < before;
             if !take_out(&mut receivers, name) && !sent && !missed.contains(name) {
                 return Err(Denial::NotReceiver(name.clone()));
             }

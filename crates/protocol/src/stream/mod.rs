@@ -6,10 +6,13 @@
 //! together, gives messages in the order of their numbers, and says how many are missing between two.
 //! [`Senders`] is that of a receiver in a stream in which every member sends.
 
+mod members;
 mod order;
 mod senders;
 mod table;
 
 pub use order::{Order, OrderConfig, OrderCounts, OrderInput, OrderOutput, PIECE_COST};
 pub use senders::{Senders, SendersConfig, SendersCounts, SendersError, SendersOutput};
-pub use table::{StreamRefusal, StreamView, StreamWord, Streams, StreamsConfig, StreamsInput, StreamsOutput};
+pub use table::{
+    StreamRefusal, StreamSender, StreamView, StreamWord, Streams, StreamsConfig, StreamsInput, StreamsOutput,
+};

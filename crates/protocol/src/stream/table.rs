@@ -9,15 +9,20 @@
 //! A receiver that joins is told which number the source's next message has, so that it takes nothing older,
 //! which a host on the network may have recorded. The source answers to a number that the receiver has drawn:
 //! what it says is no older than the question.
+//!
+//! In a shared stream every member sends: its path leads from each of them to all others. Each sender has a
+//! handle and numbers of its own, so each pair of a receiver and a sender has a question and an answer. That
+//! is why such a stream has few members.
 
-use crate::leases::{AgentKey, Denial, Grant, Input, PathRequest, Receivers, RequestKey, STREAMS_FROM};
+use super::members::{Asked, Lent, Member, Stream};
+use crate::leases::{AgentKey, Denial, Grant, Input, RequestKey, STREAMS_FROM};
 use crate::share::has_room;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::{String, ToString};
 
 use alloc::vec::Vec;
 use polycast_planning::{Channel, FabricName, Plan};
-use polycast_types::{AppId, DataId, Duration, Handle, ObjectId, Time};
+use polycast_types::{Duration, Handle, Time};
 
 /// The longest name of a stream, in bytes.
 const NAME_LEN_MAX: usize = 255;
@@ -27,6 +32,8 @@ const NAME_LEN_MAX: usize = 255;
 pub struct StreamsConfig {
     /// Number of streams that there may be.
     pub streams_max: usize,
+    /// Number of members that a shared stream may have.
+    pub senders_max: usize,
     /// Number of receivers that may wait for streams that are not there yet.
     pub parked_max: usize,
     /// Time that a manager may take after its beginning to know all streams, and that an agent whose session
@@ -40,6 +47,7 @@ impl Default for StreamsConfig {
     fn default() -> Self {
         StreamsConfig {
             streams_max: 4_096,
+            senders_max: 64,
             parked_max: 4_096,
             settle: Duration::from_millis(5_000),
             retry: Duration::from_millis(1_000),
@@ -71,6 +79,8 @@ pub enum StreamsInput {
         request: u64,
         /// Handle that its packets carry.
         handle: Handle,
+        /// True if every member may send.
+        shared: bool,
         /// Contents of the source's lease, if it holds one already: the plan, and all receivers, also those
         /// whose agents are not here.
         held: Option<(Plan, Vec<String>)>,
@@ -90,10 +100,12 @@ pub enum StreamsInput {
         name: String,
         /// A number that it has drawn for this.
         ask: u64,
+        /// Handle with which it sends itself, where every member may.
+        sends: Option<Handle>,
     },
-    /// The source says where it is, as [`StreamWord::Where`] has asked.
+    /// A sender says where it is, as [`StreamWord::Where`] has asked.
     At {
-        /// The source.
+        /// The sender.
         agent: AgentKey,
         /// The stream.
         name: String,
@@ -160,7 +172,7 @@ pub enum StreamsOutput {
 pub enum StreamWord {
     /// The source: receivers can join.
     Created,
-    /// The source: it is to say which number its next message has. Answered by [`StreamsInput::At`].
+    /// A sender: it is to say which number its next message has. Answered by [`StreamsInput::At`].
     Where {
         /// The receiver that asks.
         receiver: String,
@@ -182,11 +194,24 @@ pub enum StreamWord {
         /// The number of the source's next message after that: what has a lower one is old, even if it comes
         /// only now.
         from: u64,
+        /// All senders but the source and this receiver, where every member sends; none elsewhere.
+        others: Option<Vec<StreamSender>>,
     },
     /// Refusal of its request.
     Refused(StreamRefusal),
     /// A receiver: the stream has ended.
     Ended,
+}
+
+/// Sender beside the source, for a receiver.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StreamSender {
+    /// Its name.
+    pub name: String,
+    /// Handle that its packets carry; none while only the path knows it: a receiver keeps what it knows.
+    pub handle: Option<Handle>,
+    /// The number of its next message after this receiver has asked; none until it has answered.
+    pub from: Option<u64>,
 }
 
 /// Reason why a stream cannot be made or joined.
@@ -220,6 +245,12 @@ pub enum StreamRefusal {
     /// There is no place to wait for a stream in.
     #[error("the stream '{0}' is not there yet, and too many receivers wait for others: join again in 5 s")]
     Crowded(String),
+    /// No further member may send.
+    #[error("the stream has {0} members, the most that can send to one stream: make a second one")]
+    Members(usize),
+    /// Two members cannot be told apart.
+    #[error("a member of this stream sends with the handle {0} already: join again with another one")]
+    SameHandle(u64),
     /// The request's number is not a stream's.
     #[error("request number {0} is not one of a stream: they begin at {STREAMS_FROM}")]
     Number(u64),
@@ -237,51 +268,10 @@ pub struct StreamView {
     pub source: String,
     /// The agents that receive, and those that wait for it.
     pub receivers: Vec<String>,
+    /// True if every member may send.
+    pub shared: bool,
     /// The fabric that carries it; none while no receiver listens, or there is no path.
     pub fabric: Option<FabricName>,
-}
-
-/// Path that is leased to a stream.
-#[derive(Debug)]
-struct Lent {
-    plan: Plan,
-    /// The receivers of the path.
-    held: BTreeSet<String>,
-}
-
-/// Request to the leases that is under way.
-#[derive(Debug, PartialEq, Eq)]
-enum Asked {
-    Nothing,
-    Path,
-    Change { add: Vec<String> },
-}
-
-/// A receiver that has joined.
-#[derive(Debug)]
-struct Member {
-    agent: AgentKey,
-    /// Number that it has drawn.
-    ask: u64,
-    /// Answer of the source to that number.
-    from: Option<u64>,
-    /// Number that the source was last asked about and has not answered: one question at a time, however
-    /// often a receiver joins.
-    asked: Option<u64>,
-}
-
-#[derive(Debug)]
-struct Stream {
-    source: AgentKey,
-    request: u64,
-    handle: Handle,
-    members: BTreeMap<String, Member>,
-    lent: Option<Lent>,
-    asked: Asked,
-    /// Receivers join one at a time: asked for together, they were refused together.
-    singly: bool,
-    /// Not to be asked for a path before.
-    retry_at: Option<Time>,
 }
 
 /// Role that an agent has to report again.
@@ -289,6 +279,13 @@ struct Stream {
 enum Unsure {
     Source(String),
     Member(String, String),
+}
+
+/// Contents of a request to join that waits.
+#[derive(Clone, Copy, Debug)]
+struct Parked {
+    ask: u64,
+    sends: Option<Handle>,
 }
 
 /// The table.
@@ -299,7 +296,7 @@ pub struct Streams {
     streams: BTreeMap<String, Stream>,
     names: BTreeMap<RequestKey, String>,
     /// Agents that wait for a stream that is not there yet, with what they have drawn.
-    parked: BTreeMap<(String, AgentKey), u64>,
+    parked: BTreeMap<(String, AgentKey), Parked>,
     unsure: BTreeSet<(Time, Unsure)>,
     outputs: VecDeque<StreamsOutput>,
 }
@@ -324,8 +321,9 @@ impl Streams {
         match input {
             StreamsInput::Arrived { agent } => self.arrived(now, &agent),
             StreamsInput::Gone { agent } => self.gone(now, &agent),
-            StreamsInput::Create { agent, name, request, handle, held } => {
-                if let Err(refusal) = self.create(now, &agent, &name, request, handle, held) {
+            StreamsInput::Create { agent, name, request, handle, shared, held } => {
+                let made = Made { request, handle, shared };
+                if let Err(refusal) = self.create(now, &agent, &name, made, held) {
                     self.tell(&agent, &name, StreamWord::Refused(refusal));
                 }
             }
@@ -334,7 +332,9 @@ impl Streams {
                     self.close(&name);
                 }
             }
-            StreamsInput::Join { agent, name, ask } => self.join(now, agent, &name, ask),
+            StreamsInput::Join { agent, name, ask, sends } => {
+                self.join(now, agent, &name, Parked { ask, sends });
+            }
             StreamsInput::At { agent, name, receiver, ask, next } => {
                 self.is_at(&agent, &name, &receiver, ask, next);
             }
@@ -404,6 +404,7 @@ impl Streams {
             name: name.clone(),
             source: stream.source.name.clone(),
             receivers: stream.members.keys().cloned().collect(),
+            shared: stream.shared,
             fabric: stream.lent.as_ref().map(|lent| lent.plan.fabric),
         })
     }
@@ -423,7 +424,7 @@ impl Streams {
             assert!(key.is_stream(), "{key:?} is no stream's");
             let is_own = |(name, member): (&String, &Member)| *name == member.agent.name;
             assert!(stream.members.iter().all(is_own), "a receiver of '{name}' has another one's name");
-            assert!(!stream.members.contains_key(&stream.source.name), "the source of '{name}' receives it");
+            stream.check(name, self.config.senders_max);
             assert!(stream.lent.is_none() || stream.asked != Asked::Path, "'{name}' asks for a second path");
         }
         let is_there = |(name, _): &(String, AgentKey)| self.streams.contains_key(name);
@@ -495,8 +496,7 @@ impl Streams {
         now: Time,
         agent: &AgentKey,
         name: &str,
-        request: u64,
-        handle: Handle,
+        Made { request, handle, shared }: Made,
         held: Option<(Plan, Vec<String>)>,
     ) -> Result<(), StreamRefusal> {
         if !is_name(name) {
@@ -507,7 +507,8 @@ impl Streams {
         }
         let lent = held.map(|(plan, receivers)| Lent { plan, held: receivers.into_iter().collect() });
         if let Some(stream) = self.streams.get(name) {
-            if stream.source != *agent || stream.request != request || stream.handle != handle {
+            let same = (&stream.source, stream.request, stream.handle, stream.shared);
+            if same != (agent, request, handle, shared) {
                 let source_name = stream.source.name.clone();
                 return Err(StreamRefusal::Taken { name: name.into(), source_name });
             }
@@ -534,6 +535,7 @@ impl Streams {
             source: agent.clone(),
             request,
             handle,
+            shared,
             members: BTreeMap::new(),
             lent,
             asked: Asked::Nothing,
@@ -543,10 +545,10 @@ impl Streams {
         self.streams.insert(name.into(), stream);
         self.names.insert(key, name.into());
         self.tell(agent, name, StreamWord::Created);
-        let here = |(wanted, _): &(String, AgentKey), _: &mut u64| wanted == name;
+        let here = |(wanted, _): &(String, AgentKey), _: &mut Parked| wanted == name;
         let here: Vec<_> = self.parked.extract_if(.., here).collect();
-        for ((_, agent), ask) in here {
-            self.join(now, agent, name, ask);
+        for ((_, agent), parked) in here {
+            self.join(now, agent, name, parked);
         }
         Ok(())
     }
@@ -559,12 +561,10 @@ impl Streams {
         if let Some(lent) = lent.filter(|_| is_new) {
             stream.lent = Some(lent);
         }
-        // It may not have heard what it was asked in the session before.
-        stream.members.values_mut().for_each(|member| member.asked = None);
-        let (source, members) = (stream.source.clone(), stream.members.keys().cloned().collect::<Vec<_>>());
+        let source = stream.source.clone();
         self.sure(&Unsure::Source(name.into()));
         self.tell(&source, name, StreamWord::Created);
-        members.iter().for_each(|member| self.ask_where(name, member));
+        self.ask_again(name, &source.name);
         if is_new {
             self.tell_all_joined(name);
         }
@@ -586,31 +586,41 @@ impl Streams {
         }
     }
 
-    fn join(&mut self, now: Time, agent: AgentKey, name: &str, ask: u64) {
+    fn join(&mut self, now: Time, agent: AgentKey, name: &str, parked: Parked) {
         let Some(stream) = self.streams.get_mut(name) else {
             let refusal = if now >= self.settles_at || !is_name(name) {
                 StreamRefusal::Unknown(name.chars().take(NAME_LEN_MAX).collect())
             } else if !self.has_room_to_wait(name, &agent) {
                 StreamRefusal::Crowded(name.into())
             } else {
-                self.parked.insert((name.into(), agent), ask);
+                self.parked.insert((name.into(), agent), parked);
                 return;
             };
             return self.tell(&agent, name, StreamWord::Refused(refusal));
         };
-        if stream.source.name == agent.name {
-            let refusal = StreamRefusal::SourceItself(agent.name.clone());
+        let Parked { ask, mut sends } = parked;
+        // The source sends with the stream's own handle.
+        sends = sends.filter(|_| stream.shared && stream.source.name != agent.name);
+        if let Err(refusal) = stream.check_member(&agent, sends, self.config.senders_max) {
             return self.tell(&agent, name, StreamWord::Refused(refusal));
         }
         let before = stream.members.remove(&agent.name);
-        let asked = before.as_ref().and_then(|before| before.asked);
         // It has only said it again.
-        let from = before.filter(|before| before.ask == ask && before.agent == agent);
-        let member = Member { agent: agent.clone(), ask, from: from.and_then(|before| before.from), asked };
-        stream.members.insert(agent.name.clone(), member);
+        let is_same = |before: &Member| (before.ask, &before.agent) == (ask, &agent);
+        let again = before.as_ref().is_some_and(is_same);
+        let is_known = before.as_ref().is_some_and(|before| (before.sends, &before.agent) == (sends, &agent));
+        let mut hears = before.map(|before| before.hears).unwrap_or_default();
+        if !again {
+            hears.values_mut().for_each(|heard| heard.from = None);
+        }
+        if !is_known {
+            stream.forget_sender(&agent.name);
+        }
+        stream.members.insert(agent.name.clone(), Member { agent: agent.clone(), ask, sends, hears });
         self.sure(&Unsure::Member(name.into(), agent.name.clone()));
-        // Before the path is asked for: the source answers before it sends a message that way.
+        // Before the path is asked for: a sender answers before it sends a message that way.
         self.ask_where(name, &agent.name);
+        self.ask_again(name, &agent.name);
         self.tell_held(name, &agent.name);
         self.reconcile(now, name);
     }
@@ -622,41 +632,68 @@ impl Streams {
             || has_room(self.parked.len(), own(), self.config.parked_max)
     }
 
-    /// Asks the source where it is, for a receiver that has not been told.
+    /// Asks all senders where they are, for a receiver that has not been told.
     fn ask_where(&mut self, name: &str, receiver: &str) {
-        let Some(stream) = self.streams.get_mut(name) else { return };
-        let Some(member) = stream.members.get_mut(receiver) else { return };
-        if member.from.is_some() || member.asked.is_some() {
-            return;
+        let Some(stream) = self.streams.get(name) else { return };
+        for sender in stream.senders() {
+            self.ask_sender(name, receiver, &sender);
         }
-        member.asked = Some(member.ask);
-        let word = StreamWord::Where { receiver: receiver.to_string(), ask: member.ask };
-        let source = stream.source.clone();
-        self.tell(&source, name, word);
     }
 
-    /// The source has said where it is.
-    fn is_at(&mut self, agent: &AgentKey, name: &str, receiver: &str, ask: u64, next: u64) {
-        let stream = self.streams.get_mut(name).filter(|stream| stream.source == *agent);
-        let Some(member) = stream.and_then(|stream| stream.members.get_mut(receiver)) else { return };
-        if member.asked != Some(ask) {
+    /// Asks a sender where it is, for all receivers that have not been told: it may not have heard what it
+    /// was asked in the session before.
+    fn ask_again(&mut self, name: &str, sender: &str) {
+        let Some(stream) = self.streams.get_mut(name) else { return };
+        if stream.sender(sender).is_none() {
             return;
         }
-        member.asked = None;
+        let heard = stream.members.values_mut().filter_map(|member| member.hears.get_mut(sender));
+        heard.for_each(|heard| heard.asked = None);
+        let members: Vec<String> = stream.members.keys().cloned().collect();
+        members.iter().for_each(|member| self.ask_sender(name, member, sender));
+    }
+
+    /// Asks a sender where it is, for a receiver that has not been told.
+    fn ask_sender(&mut self, name: &str, receiver: &str, sender: &str) {
+        let Some(stream) = self.streams.get_mut(name) else { return };
+        let Some(agent) = stream.sender(sender).cloned().filter(|_| sender != receiver) else { return };
+        let Some(member) = stream.members.get_mut(receiver) else { return };
+        let heard = member.hears.entry(sender.to_string()).or_default();
+        if heard.from.is_some() || heard.asked.is_some() {
+            return;
+        }
+        heard.asked = Some(member.ask);
+        let word = StreamWord::Where { receiver: receiver.to_string(), ask: member.ask };
+        self.tell(&agent, name, word);
+    }
+
+    /// A sender has said where it is.
+    fn is_at(&mut self, agent: &AgentKey, name: &str, receiver: &str, ask: u64, next: u64) {
+        let stream = self.streams.get_mut(name);
+        let Some(stream) = stream.filter(|stream| stream.sender(&agent.name) == Some(agent)) else { return };
+        let Some(member) = stream.members.get_mut(receiver) else { return };
+        let Some(heard) = member.hears.get_mut(&agent.name).filter(|heard| heard.asked == Some(ask)) else {
+            return;
+        };
+        heard.asked = None;
         if member.ask == ask {
-            member.from = Some(next);
+            heard.from = Some(next);
             self.tell_held(name, receiver);
         } else {
-            self.ask_where(name, receiver);
+            self.ask_sender(name, receiver, &agent.name);
         }
     }
 
     fn leave(&mut self, now: Time, name: &str, agent: &AgentKey) {
         let Some(stream) = self.streams.get_mut(name) else { return };
         if stream.has(agent) {
-            stream.members.remove(&agent.name);
+            let _member = stream.part(&agent.name);
+            let is_heard = stream.shared && stream.source.name != agent.name;
             self.sure(&Unsure::Member(name.into(), agent.name.clone()));
             self.reconcile(now, name);
+            if is_heard {
+                self.tell_all_joined(name);
+            }
         }
     }
 
@@ -673,7 +710,7 @@ impl Streams {
     fn tell_joined(&mut self, name: &str, member: &str) {
         let Some(stream) = self.streams.get(name) else { return };
         if let (Some(member), Some(lent)) = (stream.members.get(member), &stream.lent)
-            && let Some(from) = member.from
+            && let Some(from) = stream.from(member)
         {
             let word = StreamWord::Joined {
                 channel: lent.plan.channel.clone(),
@@ -682,6 +719,7 @@ impl Streams {
                 handle: stream.handle,
                 ask: member.ask,
                 from,
+                others: stream.shared.then(|| stream.others(member, lent)),
             };
             let agent = member.agent.clone();
             self.tell(&agent, name, word);
@@ -711,47 +749,28 @@ impl Streams {
         }
         let request = stream.source.request(stream.request);
         let Some(lent) = &stream.lent else {
-            if stream.members.is_empty() {
-                return;
+            if let Some(request) = stream.wanted_path() {
+                stream.asked = Asked::Path;
+                self.outputs.push_back(StreamsOutput::Lease(Input::Request(request)));
             }
-            let most = if stream.singly { 1 } else { usize::MAX };
-            let names = stream.members.keys().take(most).cloned().collect();
-            stream.asked = Asked::Path;
-            let request = PathRequest {
-                agent: stream.source.clone(),
-                request: stream.request,
-                object: ObjectId { app: AppId::default(), data: DataId(stream.handle.0) },
-                object_bytes: 0,
-                remaining_bytes: 0,
-                further_sources: Vec::new(),
-                receivers: Receivers::Named(names),
-                divisible: false,
-                lease: None,
-                wish: Default::default(),
-            };
-            return self.outputs.push_back(StreamsOutput::Lease(Input::Request(request)));
+            return;
         };
+        let is_source = |held: &String| *held == stream.source.name;
         let is_wanted = |held: &String| stream.members.contains_key(held) || unsure.contains(held);
-        if !lent.held.iter().any(is_wanted) && stream.members.is_empty() {
+        if !lent.held.iter().any(|held| !is_source(held) && is_wanted(held)) && !stream.has_others() {
             stream.lent = None;
             return self.outputs.push_back(StreamsOutput::Lease(Input::Withdraw { request }));
         }
-        let most = if stream.singly { 1 } else { usize::MAX };
-        let add: Vec<String> =
-            stream.members.keys().filter(|member| !lent.held.contains(*member)).take(most).cloned().collect();
+        let add: Vec<String> = stream.next_members(|member| !lent.held.contains(member));
         let remove: Vec<String> = lent.held.iter().filter(|held| !is_wanted(held)).cloned().collect();
         if add.is_empty() && remove.is_empty() {
             stream.singly = false;
             return;
         }
+        let sources = stream.sending(&add);
         stream.asked = Asked::Change { add: add.clone() };
-        self.outputs.push_back(StreamsOutput::Lease(Input::Extend {
-            request,
-            time: None,
-            add,
-            remove,
-            sources: Vec::new(),
-        }));
+        let change = Input::Extend { request, time: None, add, remove, sources };
+        self.outputs.push_back(StreamsOutput::Lease(change));
     }
 
     fn response(&mut self, now: Time, request: &RequestKey, response: Result<Grant, Denial>) {
@@ -785,7 +804,7 @@ impl Streams {
             stream.singly = true;
             return;
         };
-        if let Some(Member { agent, .. }) = stream.members.remove(&member) {
+        if let Some(Member { agent, .. }) = stream.part(&member) {
             self.tell(&agent, name, StreamWord::Refused(StreamRefusal::Denied(denial)));
         }
     }
@@ -827,8 +846,9 @@ impl Streams {
     fn replanned(&mut self, now: Time, request: &RequestKey, plan: Plan) {
         let Some(name) = self.names.get(request).cloned() else { return };
         let Some(stream) = self.streams.get_mut(&name) else { return };
+        let fits = stream.goes_over(&plan.channel);
         let Some(lent) = &mut stream.lent else { return };
-        if !matches!(plan.channel, Channel::Multicast { .. } | Channel::Label { .. }) {
+        if !fits {
             // Another fabric has taken over, one that messages cannot go over.
             stream.lent = None;
             stream.retry_at = Some(now + self.config.retry);
@@ -853,11 +873,11 @@ impl Streams {
     }
 }
 
-impl Stream {
-    /// Returns true if this run of an agent has joined it.
-    fn has(&self, agent: &AgentKey) -> bool {
-        self.members.get(&agent.name).is_some_and(|member| member.agent == *agent)
-    }
+/// Contents of a stream as its source makes it.
+struct Made {
+    request: u64,
+    handle: Handle,
+    shared: bool,
 }
 
 /// Returns true if a stream can have this name.

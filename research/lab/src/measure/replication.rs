@@ -285,7 +285,7 @@ impl Stage<'_> {
     ) -> Result<Replicated, LabError> {
         let (to_leader, answers) = mpsc::channel(ANSWERS_MAX);
         let source = self.session(leader).await?;
-        source.create_stream(STREAM).await.map_err(|error| failed("make a stream", error))?;
+        source.create_stream(STREAM, false).await.map_err(|error| failed("make a stream", error))?;
         let mut tasks = JoinSet::new();
         let (mut fabric, mut kept) = (String::new(), Vec::new());
         for (at, host) in acceptors.iter().enumerate() {

@@ -47,9 +47,33 @@ pub(crate) enum Whereabouts {
         secret: Option<Secret>,
         /// The number of its source's next message when we had joined; what has a lower one is old.
         from: u64,
+        /// All that send beside the source and us, where every member does.
+        others: Option<Vec<Other>>,
     },
     /// It has ended, or cannot be heard.
     Gone(Refusal),
+}
+
+/// Sender of a shared stream beside its source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Other {
+    /// Its name.
+    pub name: String,
+    /// Handle that its packets carry; with none it goes on as it was.
+    pub handle: Option<u64>,
+    /// The address that they come from, where that is known.
+    pub address: Option<IpAddr>,
+    /// The number of its next message when we had joined, once it has said so.
+    pub from: Option<u64>,
+}
+
+/// The position of a host that sends: its handle, and the number of its next message.
+#[derive(Clone, Debug)]
+pub(crate) struct Sends {
+    /// Handle that its packets carry.
+    pub handle: u64,
+    /// The number of its next message.
+    pub next: Arc<AtomicU64>,
 }
 
 /// A stream that we send; it ends when this is dropped.
@@ -75,30 +99,32 @@ pub(super) struct Streams {
 
 struct Created {
     request: u64,
-    handle: u64,
+    sends: Sends,
     secret: Option<Secret>,
-    /// The number of its next message.
-    next: Arc<AtomicU64>,
+    shared: bool,
     audience: watch::Sender<Audience>,
 }
 
 struct Joined {
     /// Drawn for this: what answers another number was said for an earlier listener, and may be old.
     ask: u64,
+    /// What we send ourselves, where every member does.
+    sends: Sends,
     whereabouts: watch::Sender<Whereabouts>,
 }
 
 impl Created {
     fn word(&self, name: &str) -> Said {
-        let (name, request_id, handle) = (name.to_string(), self.request, self.handle);
+        let (name, request_id, handle) = (name.to_string(), self.request, self.sends.handle);
         let secret = self.secret.as_ref().map(|secret| secret.reveal().to_vec()).unwrap_or_default();
-        Said::CreateStream(api::CreateStream { name, request_id, handle, secret })
+        Said::CreateStream(api::CreateStream { name, request_id, handle, secret, shared: self.shared })
     }
 }
 
 impl Joined {
     fn word(&self, name: &str) -> Said {
-        Said::JoinStream(api::JoinStream { name: name.to_string(), ask: self.ask })
+        let (name, sends) = (name.to_string(), Some(self.sends.handle));
+        Said::JoinStream(api::JoinStream { name, ask: self.ask, sends })
     }
 }
 
@@ -111,7 +137,7 @@ impl Streams {
 
     /// The handle of the stream with this request.
     pub(super) fn handle(&self, request: u64) -> u64 {
-        self.of(request).map_or(0, |created| created.handle)
+        self.of(request).map_or(0, |created| created.sends.handle)
     }
 
     fn of(&self, request: u64) -> Option<&Created> {
@@ -145,28 +171,24 @@ impl Streams {
             Some(News::Where(api::StreamWhere { receiver, ask })) => {
                 // The path that has this receiver in it is told after this: what goes that way has this
                 // number or a higher one.
-                let next = self.created.get(&name)?.next.load(Ordering::SeqCst);
+                let created = self.created.get(&name).map(|created| &created.sends);
+                let sends = created.or_else(|| Some(&self.joined.get(&name)?.sends))?;
+                let next = sends.next.load(Ordering::SeqCst);
                 return Some(Said::StreamAt(api::StreamAt { name, receiver, ask, next }));
             }
             Some(News::Joined(joined)) => {
-                let Joined { ask: own, whereabouts } = self.joined.get(&name)?;
-                let api::StreamJoined { channel, fabric, source, handle, source_address, secret, ask, from } =
-                    joined;
-                if ask != *own {
+                let Joined { ask, whereabouts, .. } = self.joined.get(&name)?;
+                if joined.ask != *ask {
                     return None;
                 }
-                let address = source_address.parse().ok();
-                let secret = secret.try_into().ok().map(Secret::new);
-                whereabouts.send_replace(match lease::path(channel) {
-                    Ok(path) => Whereabouts::Here { path, handle, fabric, source, address, secret, from },
-                    Err(refusal) => gone(refusal),
-                });
+                whereabouts.send_replace(here(joined).unwrap_or_else(gone));
             }
             Some(News::Refused(denied)) => {
                 let kind = Kind::from_name(&denied.kind).unwrap_or(Kind::Internal);
                 let refusal = Refusal::new(kind, denied.reason);
-                // An agent does not hear what it sends: only one of them can have been asked for.
-                if let Some(joined) = self.joined.get(&name) {
+                // An agent hears only a shared stream that it has made, and that is its own by then.
+                let is_made = kind == Kind::StreamTaken && self.created.contains_key(&name);
+                if let Some(joined) = self.joined.get(&name).filter(|_| !is_made) {
                     joined.whereabouts.send_replace(gone(refusal));
                 } else if let Some(created) = self.created.get(&name) {
                     created.audience.send_modify(|audience| audience.made = Some(Err(refusal)));
@@ -184,8 +206,35 @@ impl Streams {
     }
 }
 
+/// The view of a stream that comes.
+fn here(joined: api::StreamJoined) -> Result<Whereabouts, Refusal> {
+    let api::StreamJoined {
+        channel,
+        fabric,
+        source,
+        handle,
+        source_address,
+        secret,
+        from,
+        shared,
+        senders,
+        ..
+    } = joined;
+    let address = source_address.parse().ok();
+    let secret = secret.try_into().ok().map(Secret::new);
+    let other = |api::StreamSender { name, handle, address, from }| Other {
+        name,
+        handle,
+        address: address.parse().ok(),
+        from,
+    };
+    let others = shared.then(|| senders.into_iter().map(other).collect());
+    let path = lease::path(channel)?;
+    Ok(Whereabouts::Here { path, handle, fabric, source, address, secret, from, others })
+}
+
 impl ManagerLink {
-    /// Makes a stream, whose next message has the number `next`. The secret is told to those that join, where
+    /// Makes a stream, to which every member may send if it is `shared`. The secret is told to those that join, where
     /// there is one.
     ///
     /// # Errors
@@ -193,9 +242,9 @@ impl ManagerLink {
     pub(crate) async fn create_stream(
         &self,
         name: &str,
-        handle: u64,
+        sends: Sends,
         secret: Option<Secret>,
-        next: Arc<AtomicU64>,
+        shared: bool,
     ) -> Result<Published, Refusal> {
         let (audience, mut seen) = watch::channel(Audience::default());
         let request = STREAMS_FROM + self.fresh_request();
@@ -205,7 +254,7 @@ impl ManagerLink {
                 let message = format!("the stream '{name}' is sent or heard here already");
                 return Err(Refusal::new(Kind::StreamTaken, message));
             }
-            let created = Created { request, handle, secret, next, audience };
+            let created = Created { request, sends, secret, shared, audience };
             let word = created.word(name);
             table.streams.created.insert(name.to_string(), created);
             table.say(word);
@@ -221,14 +270,15 @@ impl ManagerLink {
         Ok(published)
     }
 
-    /// Joins a stream. What the manager says of it, a refusal too, is seen in what this gives.
+    /// Joins a stream, and sends to it if it is shared. What the manager says of it, a refusal too, is seen in
+    /// what this gives.
     ///
     /// # Errors
     /// It is sent or heard here already.
-    pub(crate) fn join_stream(&self, name: &str) -> Result<Listening, Refusal> {
+    pub(crate) fn join_stream(&self, name: &str, sends: Sends) -> Result<Listening, Refusal> {
         let (sender, whereabouts) = watch::channel(Whereabouts::Unknown);
         let mut table = self.table();
-        if table.streams.created.contains_key(name) {
+        if table.streams.created.get(name).is_some_and(|created| !created.shared) {
             let message = format!("the stream '{name}' is sent by this agent, which cannot join it");
             return Err(Refusal::new(Kind::ReceiverTwice, message));
         }
@@ -236,7 +286,7 @@ impl ManagerLink {
             let message = format!("the stream '{name}' is heard here already");
             return Err(Refusal::new(Kind::StreamTaken, message));
         }
-        let joined = Joined { ask: RandomState::new().hash_one(name), whereabouts: sender };
+        let joined = Joined { ask: RandomState::new().hash_one(name), sends, whereabouts: sender };
         let word = joined.word(name);
         table.streams.joined.insert(name.to_string(), joined);
         table.say(word);

@@ -16,8 +16,8 @@ pub(crate) struct StreamArgs {
 #[derive(Subcommand, Debug)]
 pub(crate) enum StreamCommand {
     /// Make a stream that this machine sends and others can join
-    Create(NameArgs),
-    /// Send every line of standard input as a message
+    Create(CreateArgs),
+    /// Send every line of standard input as a message; to a shared stream from any machine
     Send(NameArgs),
     /// Join a stream, and print its messages as lines
     Recv(RecvArgs),
@@ -27,6 +27,18 @@ pub(crate) enum StreamCommand {
     End(NameArgs),
     /// List the streams of the cluster
     Ls(LocalArgs),
+}
+
+#[derive(Arguments, Debug)]
+pub(crate) struct CreateArgs {
+    /// The stream's name
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Let every machine that joins send, too: each gets what all others send
+    #[arg(long)]
+    pub shared: bool,
+    #[command(flatten)]
+    pub local: LocalArgs,
 }
 
 #[derive(Arguments, Debug)]
@@ -50,6 +62,9 @@ pub(crate) struct RecvArgs {
     /// How long a message waits for those before it (500ms, 1s), where packets may overtake each other
     #[arg(long, value_name = "T", value_parser = duration)]
     pub hold: Option<Duration>,
+    /// Begin each line with the name of its sender and a tab
+    #[arg(long, conflicts_with = "json")]
+    pub names: bool,
     #[command(flatten)]
     pub local: LocalArgs,
 }

@@ -27,8 +27,10 @@ pub(crate) fn run(args: &StreamArgs, format: Format) -> Result<Exit, Failure> {
     runtime()?.block_on(async {
         match &args.command {
             StreamCommand::Create(args) => {
-                in_session(&args.local, app, async |session| Ok(session.create_stream(&args.name).await?))
-                    .await?;
+                in_session(&args.local, app, async |session| {
+                    Ok(session.create_stream(&args.name, args.shared).await?)
+                })
+                .await?;
                 done(format, &args.name, "created")
             }
             StreamCommand::Send(args) => {
@@ -151,7 +153,7 @@ async fn recv(session: &Session, args: &RecvArgs, format: Format) -> Result<Exit
             }
             Ok(Some(Received::Messages(messages))) => {
                 let left = args.count.map_or(usize::MAX, |count| (count - seen.messages) as usize);
-                if !print(&mut seen, messages.into_iter().take(left), format)? {
+                if !print(&mut seen, messages.into_iter().take(left), args.names, format)? {
                     break;
                 }
             }
@@ -174,21 +176,29 @@ async fn recv(session: &Session, args: &RecvArgs, format: Format) -> Result<Exit
 }
 
 /// Prints messages, or keeps them for the document; gives whether a program still reads them.
-fn print(seen: &mut Seen, messages: impl Iterator<Item = Message>, format: Format) -> Result<bool, Failure> {
+fn print(
+    seen: &mut Seen,
+    messages: impl Iterator<Item = Message>,
+    names: bool,
+    format: Format,
+) -> Result<bool, Failure> {
     let mut stdout = io::stdout().lock();
     for message in messages {
         seen.messages += 1;
         seen.lost += message.lost;
         if format == Format::Json {
             let text = String::from_utf8_lossy(&message.payload);
-            seen.kept.push(json!({ "number": message.number, "lost": message.lost, "text": text }));
+            seen.kept.push(json!({
+                "sender": message.sender, "number": message.number, "lost": message.lost, "text": text,
+            }));
             continue;
         }
         if message.lost > 0 {
             let lost = output::counted(message.lost as usize, "message");
-            output::say(&format!("{lost} before number {} lost", message.number));
+            output::say(&format!("{lost} before number {} of {} lost", message.number, message.sender));
         }
-        let mut line = message.payload;
+        let mut line = if names { format!("{}\t", message.sender).into_bytes() } else { Vec::new() };
+        line.extend(message.payload);
         line.push(b'\n');
         match stdout.write_all(&line) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(false),
@@ -209,9 +219,11 @@ async fn list(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
         .map(|stream| {
             let fabric = if stream.fabric.is_empty() { "no path" } else { &stream.fabric };
             let receivers = output::counted(stream.receivers.len(), "receiver");
-            let _ = writeln!(text, "{:24}  from {}, {receivers}, {fabric}", stream.name, stream.source);
+            let shared = if stream.shared { " and all members" } else { "" };
+            let _ = writeln!(text, "{:24}  from {}{shared}, {receivers}, {fabric}", stream.name, stream.source);
             let mut document = json!({
                 "name": stream.name, "source": stream.source, "receivers": stream.receivers, "fabric": stream.fabric,
+                "shared": stream.shared,
             });
             if let Some(sent) = &stream.sent {
                 document["sent"] = json!({
