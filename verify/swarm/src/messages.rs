@@ -4,7 +4,9 @@
 //!
 //! A host on the network records pieces, and plays them to receivers, also to those that join later.
 //!
-//! At a receiver numbers of messages only rise, every gap is said, a message that lacks a piece is never
+//! In some cases one of the streams is shared: every host that joins sends, too, with a handle of its own.
+//!
+//! At a receiver numbers of a sender's of messages only rise, every gap is said, a message that lacks a piece is never
 //! delivered, and none that was sent before the receiver has joined. In the end a path has the receivers that
 //! have joined, and all of them hear what is sent.
 
@@ -54,12 +56,17 @@ struct Sends {
 struct Hears {
     /// Channel on which it listens, and the handle that it listens for.
     told: Option<(Channel, Handle)>,
-    /// The orders of senders: of the one that it listens for, or listened for last.
+    /// The orders of senders: of the one that it listens for, or listened for last, and in a shared stream of
+    /// the others.
     senders: Senders,
     sender: Option<Handle>,
-    kept: BTreeMap<u64, BTreeSet<u16>>,
-    /// The last message that was delivered.
-    last: Option<u64>,
+    /// The other members of a shared stream that it listens for, by name.
+    others: BTreeMap<String, Handle>,
+    kept: BTreeMap<(Handle, u64), BTreeSet<u16>>,
+    /// The last message of each sender that was delivered.
+    last: BTreeMap<Handle, u64>,
+    /// The handle with which it sends itself, and the number of its next message, in a shared stream.
+    own: Option<(Handle, u64)>,
     /// Number drawn for this join, and the position of each source at that time.
     ask: u64,
     begun: BTreeMap<Handle, u64>,
@@ -103,6 +110,8 @@ struct World<'r> {
     /// Written records, where there are any.
     records: Option<BTreeMap<RecordKey, Record>>,
     addresses: u32,
+    /// Set if the second stream is shared.
+    shared: bool,
     runs: u64,
     failed: Option<Failure>,
     pieces: BTreeMap<(Time, u64), Piece>,
@@ -135,8 +144,10 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
     let addresses = random.within(1..=4) as u32;
     let recorded = random.one_in(2);
     let plays = random.one_in(2);
+    let shared = random.one_in(2);
     let case = format!(
-        "streams among {count} hosts, {addresses} addresses{}{}",
+        "streams among {count} hosts, {addresses} addresses{}{}{}",
+        if shared { ", one of them shared" } else { "" },
         if recorded { ", a manager with records" } else { "" },
         if plays { ", pieces played again" } else { "" }
     );
@@ -158,6 +169,7 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
         manager_back_at: Time::ZERO,
         records: recorded.then(BTreeMap::new),
         addresses,
+        shared,
         runs: 0,
         failed: None,
         pieces: BTreeMap::new(),
@@ -201,8 +213,7 @@ impl World<'_> {
             self.tick()?;
         }
         self.check_paths()?;
-        let sent: BTreeMap<String, (Handle, u64)> =
-            self.sources().map(|sends| (sends.name.clone(), (sends.handle, sends.next))).collect();
+        let sent = self.positions();
         for _ in 0..10 {
             self.tick()?;
         }
@@ -211,6 +222,17 @@ impl World<'_> {
 
     fn sources(&self) -> impl Iterator<Item = &Sends> {
         self.hosts.iter().filter_map(|host| host.sends.as_ref())
+    }
+
+    /// The number of each sender's next message, by stream and handle.
+    fn positions(&self) -> BTreeMap<(String, Handle), u64> {
+        let sources = self.sources().map(|sends| ((sends.name.clone(), sends.handle), sends.next));
+        let hears = self.hosts.iter().flat_map(|host| &host.hears);
+        let members = hears.filter_map(|(name, hears)| {
+            let (handle, next) = hears.own.filter(|_| hears.told.is_some())?;
+            Some(((name.clone(), handle), next))
+        });
+        sources.chain(members).collect()
     }
 
     fn fail_something(&mut self, heal_at: Time) {
@@ -283,6 +305,9 @@ impl World<'_> {
         }
         let stream = format!("stream-{}", self.random.below(2));
         let agent = self.agent(at);
+        let shared = self.is_shared(&stream);
+        self.sequence += u64::from(shared);
+        let own = shared.then_some((Handle(1 << 63 | (at as u64) << 48 | self.sequence), 0));
         let host = &mut self.hosts[at];
         let hears = host.hears.contains_key(&stream);
         match self.random.below(12) {
@@ -304,9 +329,19 @@ impl World<'_> {
                 self.stream(at, StreamsInput::Leave { agent, name: stream });
             }
             4.. if !hears && host.sends.as_ref().is_none_or(|sends| sends.name != stream) => {
-                let senders = SendersConfig { order: self.order, senders_max: 1, own: None };
-                let (senders, kept, begun) = (Senders::new(senders), BTreeMap::new(), BTreeMap::new());
-                let hears = Hears { told: None, senders, sender: None, kept, last: None, ask: 0, begun };
+                let own_handle = own.map(|(handle, _)| handle);
+                let senders = SendersConfig { order: self.order, senders_max: 8, own: own_handle };
+                let hears = Hears {
+                    told: None,
+                    senders: Senders::new(senders),
+                    sender: None,
+                    others: BTreeMap::new(),
+                    kept: BTreeMap::new(),
+                    last: BTreeMap::new(),
+                    own,
+                    ask: 0,
+                    begun: BTreeMap::new(),
+                };
                 host.hears.insert(stream.clone(), hears);
                 self.ask_to_hear(at, stream);
             }
@@ -314,15 +349,23 @@ impl World<'_> {
         }
     }
 
+    fn is_shared(&self, stream: &str) -> bool {
+        self.shared && stream == "stream-1"
+    }
+
     /// A process begins to listen: its agent draws a number for that.
     fn ask_to_hear(&mut self, at: usize, name: String) {
-        let begun = self.sources().map(|sends| (sends.handle, sends.next)).collect();
+        let hears = self.hosts.iter().flat_map(|host| host.hears.values());
+        let members = hears.filter_map(|hears| hears.own);
+        let begun = self.sources().map(|sends| (sends.handle, sends.next)).chain(members).collect();
         self.asks += 1;
         let (agent, ask) = (self.agent(at), self.asks);
+        let mut sends = None;
         if let Some(hears) = self.hosts[at].hears.get_mut(&name) {
             (hears.ask, hears.begun) = (ask, begun);
+            sends = hears.own.map(|(handle, _)| handle);
         }
-        self.stream(at, StreamsInput::Join { agent, name, ask });
+        self.stream(at, StreamsInput::Join { agent, name, ask, sends });
     }
 
     /// An agent says something in its session, if it has one; a new one begins with all that matters.
@@ -355,7 +398,8 @@ impl World<'_> {
         let held =
             lease.map(|lease| (lease.grant.plan.clone(), lease.grant.receiver_names().cloned().collect()));
         let (name, request, handle) = (sends.name.clone(), sends.request, sends.handle);
-        self.stream(at, StreamsInput::Create { agent, name, request, handle, held });
+        let shared = self.is_shared(&name);
+        self.stream(at, StreamsInput::Create { agent, name, request, handle, shared, held });
     }
 
     fn tick(&mut self) -> Result<(), String> {
@@ -374,6 +418,7 @@ impl World<'_> {
             self.beat(at);
             self.retry(at);
             self.send(at);
+            self.speak(at);
         }
         self.play();
         self.drain();
@@ -432,9 +477,10 @@ impl World<'_> {
         self.table(StreamsInput::Arrived { agent: agent.clone() });
         self.create(at);
         let hears = self.hosts[at].hears.iter();
-        let wanted: Vec<(String, u64)> = hears.map(|(name, hears)| (name.clone(), hears.ask)).collect();
-        for (name, ask) in wanted {
-            self.stream(at, StreamsInput::Join { agent: agent.clone(), name, ask });
+        let wanted: Vec<_> =
+            hears.map(|(name, hears)| (name.clone(), hears.ask, hears.own.map(|own| own.0))).collect();
+        for (name, ask, sends) in wanted {
+            self.stream(at, StreamsInput::Join { agent: agent.clone(), name, ask, sends });
         }
     }
 
@@ -464,18 +510,38 @@ impl World<'_> {
         let Some(sends) = &mut self.hosts[at].sends else { return };
         let Some((_, channel)) = sends.lent.clone() else { return };
         let handle = sends.handle;
+        let numbers = sends.next..sends.next + self.random.below(3);
+        sends.next = numbers.end;
+        self.spread(at, &channel, handle, numbers);
+    }
+
+    /// A member of a shared stream sends messages where it listens.
+    fn speak(&mut self, at: usize) {
+        if !self.hosts[at].up {
+            return;
+        }
+        for hears in self.hosts[at].hears.values_mut() {
+            let (Some((channel, _)), Some((handle, next))) = (hears.told.clone(), &mut hears.own) else {
+                continue;
+            };
+            let (handle, numbers) = (*handle, *next..*next + self.random.below(3));
+            *next = numbers.end;
+            return self.spread(at, &channel, handle, numbers);
+        }
+    }
+
+    /// Messages go to all other hosts that listen to a channel.
+    fn spread(&mut self, at: usize, channel: &Channel, handle: Handle, numbers: core::ops::Range<u64>) {
         let mut copies = Vec::new();
-        for _ in 0..self.random.below(3) {
-            let number = sends.next;
-            sends.next += 1;
+        for number in numbers {
             let pieces = self.random.within(1..=4) as u16;
             self.sent.insert((handle, number), pieces);
             copies.extend((0..pieces).map(|piece| (number, piece, pieces)));
         }
         let listens =
-            |hears: &Hears| hears.told.as_ref().is_some_and(|(told, _)| told.is_heard_like(&channel));
+            |hears: &Hears| hears.told.as_ref().is_some_and(|(told, _)| told.is_heard_like(channel));
         let to: Vec<usize> = (0..self.hosts.len())
-            .filter(|&host| self.hosts[host].up && self.hosts[host].hears.values().any(listens))
+            .filter(|&host| host != at && self.hosts[host].up && self.hosts[host].hears.values().any(listens))
             .collect();
         for (number, piece, pieces) in copies {
             for &to in &to {
@@ -533,18 +599,19 @@ impl World<'_> {
         {
             let Some((_, piece)) = self.pieces.pop_first() else { break };
             let forgets = self.plant == Some(Plant::LosePiece) && piece.number % 8 == 5;
-            let listens = |told: &Option<(Channel, Handle)>| {
-                told.as_ref().is_some_and(|(channel, handle)| {
-                    channel.is_heard_like(&piece.channel) && *handle == piece.handle
+            let listens = |hears: &Hears| {
+                let is_other = hears.others.values().any(|handle| *handle == piece.handle);
+                hears.told.as_ref().is_some_and(|(channel, handle)| {
+                    channel.is_heard_like(&piece.channel) && (*handle == piece.handle || is_other)
                 })
             };
             let host = &mut self.hosts[piece.to];
-            if let Some(hears) = host.hears.values_mut().find(|hears| listens(&hears.told)) {
+            if let Some(hears) = host.hears.values_mut().find(|hears| listens(hears)) {
                 let Piece { number, piece, pieces, handle, .. } = piece;
                 let input = OrderInput::Piece { number, piece, pieces, len: PIECE };
                 self.coverage.hit(coverage::of_order(&input));
                 if hears.senders.handle(at, handle, input) && !(forgets && piece > 0) {
-                    hears.kept.entry(number).or_default().insert(piece);
+                    hears.kept.entry((handle, number)).or_default().insert(piece);
                 }
             }
             self.deliver(piece.to, at)?;
@@ -555,11 +622,11 @@ impl World<'_> {
     /// Messages that can be delivered are; each after the one before, with the gap between them.
     fn deliver(&mut self, at: usize, now: Time) -> Result<(), String> {
         for (stream, hears) in &mut self.hosts[at].hears {
-            while let Some(SendersOutput { output, .. }) = hears.senders.poll(now) {
+            while let Some(SendersOutput { sender: handle, output }) = hears.senders.poll(now) {
                 let (number, lost) = match output {
                     OrderOutput::Forget { number } => {
                         self.coverage.hit(coverage::MESSAGE_FORGOTTEN);
-                        hears.kept.remove(&number);
+                        hears.kept.remove(&(handle, number));
                         continue;
                     }
                     OrderOutput::Deliver { number, lost } => (number, lost),
@@ -569,8 +636,10 @@ impl World<'_> {
                     self.coverage.hit(coverage::MESSAGES_GIVEN_UP);
                 }
                 self.hash = (self.hash ^ number ^ now.0).wrapping_mul(0x0000_0100_0000_01b3);
-                let Some((_, handle)) = hears.told else { continue };
-                let has = hears.kept.remove(&number).map_or(0, |pieces| pieces.len());
+                if hears.told.is_none() {
+                    continue;
+                }
+                let has = hears.kept.remove(&(handle, number)).map_or(0, |pieces| pieces.len());
                 let pieces = self.sent.get(&(handle, number)).copied();
                 if pieces.map(usize::from) != Some(has) {
                     return Err(format!(
@@ -582,7 +651,7 @@ impl World<'_> {
                         "message {number} of {stream} was sent before its receiver joined, at {next}"
                     ));
                 }
-                let gap = match hears.last {
+                let gap = match hears.last.get(&handle).copied() {
                     Some(last) if number <= last => {
                         return Err(format!("message {number} of {stream} was delivered after {last}"));
                     }
@@ -594,7 +663,7 @@ impl World<'_> {
                         "{gap} messages before {number} of {stream} are missing, and {lost} are said"
                     ));
                 }
-                hears.last = Some(number);
+                hears.last.insert(handle, number);
             }
         }
         Ok(())
@@ -697,7 +766,7 @@ impl World<'_> {
                         app: polycast_types::AppId::default(),
                         data: polycast_types::DataId(sends.handle.0),
                     },
-                    further_sources: Vec::new(),
+                    further_sources: grant.further_sources.clone(),
                     receivers: grant.receiver_names().cloned().collect(),
                     bytes: grant.accepted_bytes,
                     fabric: grant.plan.fabric.into(),
@@ -710,6 +779,7 @@ impl World<'_> {
             Output::Extended { request, result: Ok(Some(grant)) } if request.request == sends.request => {
                 if let Some(lease) = &mut sends.lease {
                     lease.receivers = grant.receiver_names().cloned().collect();
+                    lease.further_sources = grant.further_sources;
                 }
             }
             Output::Replanned { request, plan, plan_id, .. } if request.request == sends.request => {
@@ -736,7 +806,9 @@ impl World<'_> {
         match word {
             StreamWord::Created => {}
             StreamWord::Where { receiver, ask } => {
-                let next = host.sends.as_ref().filter(|sends| sends.name == name)?.next;
+                let source = host.sends.as_ref().filter(|sends| sends.name == name).map(|sends| sends.next);
+                let member = || host.hears.get(name).and_then(|hears| hears.own).map(|(_, next)| next);
+                let next = source.or_else(member)?;
                 let (agent, name) = (agent.clone(), name.into());
                 return Some(StreamsInput::At { agent, name, receiver, ask, next });
             }
@@ -748,7 +820,7 @@ impl World<'_> {
                     hears.told = None;
                 }
             }
-            StreamWord::Joined { channel, handle, ask, from, .. } => {
+            StreamWord::Joined { channel, handle, ask, from, others, .. } => {
                 let hears = host.hears.get_mut(name).filter(|hears| hears.ask == ask)?;
                 let is_new = hears.told.as_ref().is_none_or(|(_, before)| *before != handle);
                 if is_new {
@@ -758,8 +830,26 @@ impl World<'_> {
                         while hears.senders.poll(self.now).is_some() {}
                     }
                     hears.senders.join(handle, from).ok()?;
-                    hears.last = None;
-                    hears.kept.clear();
+                    hears.last.remove(&handle);
+                    hears.kept.retain(|(of, _), _| *of != handle);
+                }
+                let others = others.unwrap_or_default();
+                let goes_on = |name: &String, handle: &mut Handle| {
+                    let told = others.iter().find(|other| other.name == *name);
+                    told.is_some_and(|told| told.handle.is_none_or(|told| told == *handle))
+                };
+                let gone: Vec<_> =
+                    hears.others.extract_if(.., |name, handle| !goes_on(name, handle)).collect();
+                for (_, gone) in gone {
+                    hears.senders.leave(gone);
+                    hears.kept.retain(|(of, _), _| *of != gone);
+                    hears.last.remove(&gone);
+                }
+                for other in others {
+                    let (Some(handle), Some(from)) = (other.handle, other.from) else { continue };
+                    let from = if self.plant == Some(Plant::TakeRecorded) { 0 } else { from };
+                    hears.senders.join(handle, from).ok()?;
+                    hears.others.insert(other.name, handle);
                 }
                 hears.told = Some((channel, handle));
             }
@@ -793,13 +883,23 @@ impl World<'_> {
     }
 
     /// A receiver that was let in has heard all that was sent.
-    fn check_heard(&self, sent: &BTreeMap<String, (Handle, u64)>) -> Result<(), String> {
+    fn check_heard(&self, sent: &BTreeMap<(String, Handle), u64>) -> Result<(), String> {
         for (at, host) in self.hosts.iter().enumerate() {
             for (stream, hears) in &host.hears {
-                let Some((handle, next)) = sent.get(stream) else { continue };
                 let Some((_, told)) = &hears.told else { continue };
-                if told == handle && *next > 0 && hears.last.is_none_or(|last| last + 1 < *next) {
-                    let last = hears.last;
+                let own = hears.own.map(|(handle, _)| handle);
+                // A shared stream is heard of all that have joined it, and another one of its source.
+                let is_meant = |handle: &Handle| {
+                    Some(*handle) != own
+                        && (own.is_some() && sent.contains_key(&(stream.clone(), *told)) || told == handle)
+                };
+                for ((_, handle), next) in
+                    sent.iter().filter(|((of, handle), _)| of == stream && is_meant(handle))
+                {
+                    let last = hears.last.get(handle).copied();
+                    if *next == 0 || last.is_some_and(|last| last + 1 >= *next) {
+                        continue;
+                    }
                     return Err(format!("{} has heard {stream} up to {last:?}, not to {next}", name(at)));
                 }
             }
