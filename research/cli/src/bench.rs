@@ -2,6 +2,7 @@
 //! section VI-C).
 
 pub(super) mod control;
+mod recording;
 pub(super) mod replication;
 pub(super) mod streams;
 
@@ -33,6 +34,7 @@ pub(super) fn run(args: &BenchArgs, format: Format) -> Result<Exit, Failure> {
         Bench::Control(args) => control::run(args, format),
         Bench::Join(args) => streams::joins(args, format),
         Bench::Replication(args) => replication::run(args, format),
+        Bench::OcsRecord(args) => recording::run(args, format),
     }
 }
 

@@ -18,6 +18,11 @@ Examples:
   polycast bench control blast:racks=8,hosts=2,circuit-ms=14 --requests 50 --json
   polycast bench control shufflecast:2,2,hosts=2";
 
+const OCS_RECORD_MORE: &str = "\
+Examples:
+  polycast bench ocs-record 10.0.0.9:3082 --dialect polatis-tl1 --user admin --password-file pw --out polatis.txt
+  polycast bench ocs-record 10.0.0.9:5025 --dialect polatis-scpi --change 3:17 --out polatis-scpi.txt";
+
 const REPLICATION_MORE: &str = "\
 Examples:
   polycast bench replication
@@ -40,6 +45,45 @@ pub(crate) enum Bench {
     /// root)
     #[command(after_help = REPLICATION_MORE)]
     Replication(BenchReplicationArgs),
+    /// Record what a circuit switch answers, as a dialogue that tests play to the driver; changes nothing there
+    #[command(after_help = OCS_RECORD_MORE)]
+    OcsRecord(BenchOcsRecordArgs),
+}
+
+/// `polycast bench ocs-record`
+#[derive(Arguments, Debug)]
+pub(crate) struct BenchOcsRecordArgs {
+    /// The switch's address and port
+    #[arg(value_name = "ADDR")]
+    pub switch: std::net::SocketAddr,
+    /// What it speaks: glimmerglass, calient, polatis-tl1, polatis-scpi or plain
+    #[arg(long, value_name = "NAME")]
+    pub dialect: String,
+    /// Number of its inputs [default: as it says itself]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub ports: Option<u32>,
+    /// The user to log in as
+    #[arg(long, value_name = "USER", requires = "password_file")]
+    pub user: Option<String>,
+    /// A file with the password in its first line; it is in no part of the recording
+    #[arg(long, value_name = "FILE", requires = "user")]
+    pub password_file: Option<std::path::PathBuf>,
+    /// Make this circuit between dark ports, and take it down again; without this nothing is changed
+    #[arg(long, value_name = "IN:OUT", value_parser = parse_change)]
+    pub change: Vec<(String, String)>,
+    /// How long an answer may take
+    #[arg(long, value_name = "T", default_value = "5s", value_parser = duration)]
+    pub timeout: Duration,
+    /// The file that the dialogue is written to, which must not be there
+    #[arg(long, value_name = "FILE")]
+    pub out: std::path::PathBuf,
+}
+
+fn parse_change(text: &str) -> Result<(String, String), String> {
+    let ends = text.split_once(':').filter(|(from, to)| !from.is_empty() && !to.is_empty());
+    let ends =
+        ends.ok_or_else(|| "it must be two ports with a colon between them, such as 3:17".to_string())?;
+    Ok((ends.0.to_string(), ends.1.to_string()))
 }
 
 /// A lab, and the stream in it.

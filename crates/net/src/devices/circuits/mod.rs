@@ -10,9 +10,11 @@
 
 mod calient;
 mod client;
+mod dialogue;
 mod glimmerglass;
 mod plain;
 mod polatis;
+mod record;
 
 use super::tl1::Output;
 use std::fmt;
@@ -20,9 +22,11 @@ use std::sync::Arc;
 
 pub use calient::Calient;
 pub use client::{CircuitClient, CircuitError, CircuitOptions, Link, Login, Report};
+pub use dialogue::{Dialogue, DialogueError, Turn};
 pub use glimmerglass::Glimmerglass;
 pub use plain::Plain;
 pub use polatis::{Polatis, Protocol};
+pub use record::{RecordError, RecordOptions, record};
 
 /// Numbers in texts of switches have at most this many digits: no switch has a million ports.
 const DIGITS_MAX: usize = 6;
@@ -138,6 +142,11 @@ impl Command {
     /// The text on the wire with this tag.
     #[must_use]
     pub fn emit(&self, tag: u32) -> String {
+        self.with_tag(&tag.to_string())
+    }
+
+    /// The same with another text in the tag's place.
+    pub(super) fn with_tag(&self, tag: &str) -> String {
         format!("{}{tag}{}", self.before, self.after)
     }
 

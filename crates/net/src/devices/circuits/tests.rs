@@ -1,6 +1,6 @@
 use super::*;
 use crate::devices::scpi;
-use crate::devices::tl1::{self, Answer, Completion, Event, Failure, Severity};
+use crate::devices::tl1::{Completion, Severity};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -72,67 +72,6 @@ fn what_is_wrong_in_a_command_is_said() {
     }
 }
 
-/// A question of a dialogue, and what became of it.
-struct Turn<'a> {
-    question: &'a str,
-    commands: Vec<&'a str>,
-    answers: Vec<String>,
-    expected: Vec<&'a str>,
-}
-
-/// Reads what `dialogues` holds: questions, commands (`>`), answers between `<` and `<.`, and what follows
-/// from them (`=`).
-fn turns(text: &str) -> Vec<Turn<'_>> {
-    let mut turns: Vec<Turn<'_>> = Vec::new();
-    let mut lines = text.lines().filter(|line| !line.starts_with('#'));
-    while let Some(line) = lines.next() {
-        let (mark, rest) = line.split_at(1);
-        if mark == "?" {
-            let (commands, answers, expected) = Default::default();
-            turns.push(Turn { question: rest.trim(), commands, answers, expected });
-            continue;
-        }
-        let turn = turns.last_mut().unwrap();
-        match mark {
-            ">" => turn.commands.push(rest.trim()),
-            "=" => turn.expected.push(rest.trim()),
-            "<" => {
-                let answer: Vec<&str> = lines.by_ref().take_while(|line| *line != "<.").collect();
-                turn.answers.push(answer.join("\r\n") + "\r\n");
-            }
-            _ => panic!("{line}"),
-        }
-    }
-    turns
-}
-
-/// Runs the real machine on these commands and answers.
-fn hold(dialect: &dyn Dialect, commands: &[Command], turn: &Turn<'_>) -> Result<Answer, Failure> {
-    match dialect.framing() {
-        Framing::Tl1 => {
-            let mut session = tl1::Session::new();
-            let mut last = None;
-            for ((command, written), answer) in commands.iter().zip(&turn.commands).zip(&turn.answers) {
-                let tag = session.request(command).unwrap();
-                let tagged = |text: &str| text.replace("{tag}", &tag.to_string());
-                assert_eq!(String::from_utf8(session.outgoing()).unwrap(), tagged(written));
-                session.receive(tagged(answer).as_bytes()).unwrap();
-                let Some(Event::Done { result, .. }) = session.poll() else { panic!("{written}: no end") };
-                last = Some(result);
-            }
-            last.unwrap()
-        }
-        Framing::Scpi => {
-            let mut session = scpi::Session::new();
-            session.request(&commands[0]).unwrap();
-            let sent = String::from_utf8(session.outgoing()).unwrap();
-            assert_eq!(sent.lines().collect::<Vec<_>>(), turn.commands);
-            session.receive(turn.answers[0].as_bytes()).unwrap();
-            session.poll().unwrap().1
-        }
-    }
-}
-
 #[test]
 fn dialogues_of_public_drivers_are_understood() {
     for (name, text) in [
@@ -141,53 +80,38 @@ fn dialogues_of_public_drivers_are_understood() {
         ("polatis-tl1", include_str!("dialogues/polatis-tl1.txt")),
         ("polatis-scpi", include_str!("dialogues/polatis-scpi.txt")),
     ] {
-        let dialect = dialect(name, 32).unwrap();
-        let mut operations = std::collections::BTreeSet::new();
-        for turn in turns(text) {
-            let mut words = turn.question.split(' ');
-            let operation = words.next().unwrap();
-            operations.insert(operation);
-            let words: Vec<&str> = words.collect();
-            let circuit = || {
-                let port = |word: &str| dialect.port(word).unwrap();
-                Circuit { from: port(words[0]), to: port(words[1]) }
-            };
-            let commands = match operation {
-                "login" => {
-                    let login = |words: &[&str]| Login { user: words[0].into(), password: words[1].into() };
-                    vec![dialect.login((!words.is_empty()).then(|| login(&words)).as_ref()).unwrap()]
-                }
-                "retrieve" => vec![dialect.retrieve()],
-                "identity" => vec![dialect.identity().unwrap()],
-                "size" => vec![dialect.size().unwrap()],
-                "enter" => dialect.enter(circuit()),
-                "delete" => dialect.delete(circuit()),
-                other => panic!("{other}"),
-            };
-            let found: Vec<String> = match (operation, hold(&*dialect, &commands, &turn)) {
-                (_, Err(Failure { code, text })) => vec![format!("denied {code} {text}")],
-                ("retrieve", Ok(Answer { lines, .. })) => {
-                    let held = lines.iter().flat_map(|line| dialect.circuits(line).expect(line));
-                    let mut held: Vec<Held> = held.collect();
-                    held.sort_unstable();
-                    let fault = |held: &Held| {
-                        held.fault.as_ref().map(|fault| format!(" fault={fault}")).unwrap_or_default()
-                    };
-                    held.iter().map(|held| dialect.circuit_name(held.circuit) + &fault(held)).collect()
-                }
-                ("identity", Ok(answer)) => answer.lines,
-                ("size", Ok(answer)) => {
-                    let (inputs, outputs) = dialect.read_size(&answer.lines).unwrap();
-                    vec![format!("{inputs} {outputs}")]
-                }
-                (_, Ok(_)) => vec!["done".into()],
-            };
-            assert_eq!(found, turn.expected, "{name}: {}", turn.question);
-        }
+        let (dialogue, dialect) = (Dialogue::read(text).unwrap(), dialect(name, 32).unwrap());
+        dialogue.play(&*dialect).unwrap_or_else(|error| panic!("{name}: {error}"));
         for operation in ["login", "retrieve", "enter", "delete"] {
-            assert!(operations.contains(operation), "{name} has no dialogue for {operation}");
+            let mut questions = dialogue.turns.iter().map(|turn| turn.question.split(' ').next());
+            assert!(
+                questions.any(|asked| asked == Some(operation)),
+                "{name} has no dialogue for {operation}"
+            );
         }
+        let mut wrong = dialogue.clone();
+        wrong.turns[1].found.push("more".into());
+        assert!(matches!(wrong.play(&*dialect), Err(DialogueError::Found { .. })), "{name}");
+        assert_eq!(Dialogue::read(&dialogue.text()).as_ref(), Ok(&dialogue), "{name}");
     }
+}
+
+/// Every dialogue that was recorded leads the driver to what it found then. A new one is a file more.
+#[test]
+fn recorded_dialogues_are_understood() {
+    let folder =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/devices/circuits/dialogues/recorded");
+    let mut played = 0;
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        let played_well = Dialogue::read(&std::fs::read_to_string(&path).unwrap()).and_then(|dialogue| {
+            let dialect = dialogue.of_dialect()?;
+            dialogue.play(&*dialect)
+        });
+        played_well.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        played += 1;
+    }
+    assert!(played >= DIALECTS.len(), "{played} dialogues in {}", folder.display());
 }
 
 #[test]
@@ -428,4 +352,87 @@ async fn a_password_that_a_switch_says_again_is_not_shown() {
         said.contains("'***' is no password") && !format!("{said} {refused:?}").contains("s3cret"),
         "{said}"
     );
+}
+
+/// A switch in a thread of its own that speaks plain TL1, cuts its answers and repeats what it was sent; gives
+/// its address, and what it was asked for.
+fn dripping(circuits: Vec<Circuit>) -> (SocketAddr, std::sync::Arc<std::sync::Mutex<Vec<Request>>>) {
+    use std::io::{Read as _, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, asked) = (listener.local_addr().unwrap(), std::sync::Arc::default());
+    let asks: std::sync::Arc<std::sync::Mutex<Vec<Request>>> = std::sync::Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, mut circuits) = (stream.unwrap(), circuits.clone());
+            let (mut buffer, mut text) = ([0; 1024], String::new());
+            while let Ok(len @ 1..) = stream.read(&mut buffer) {
+                text.push_str(std::str::from_utf8(&buffer[..len]).unwrap());
+                while let Some((command, rest)) = text.split_once(';') {
+                    let (request, tag) = Plain.parse(command).unwrap();
+                    asks.lock().unwrap().push(request.clone());
+                    let lines = match &request {
+                        Request::Retrieve => Plain.list(&circuits, 8),
+                        Request::Login { password, .. } => vec![format!("so it is {password}")],
+                        _ => Vec::new(),
+                    };
+                    match request {
+                        Request::Enter(circuit) => circuits.push(circuit),
+                        Request::Delete(circuit) => circuits.retain(|other| *other != circuit),
+                        _ => {}
+                    }
+                    let lines: String = lines.iter().map(|line| format!("\t\"{line}\"\n")).collect();
+                    let answer = format!("{command};\n\n  ODD 1-1-1 1:1:1\nM  {tag}  COMPLD\n{lines};\n");
+                    for piece in answer.as_bytes().chunks(5) {
+                        stream.write_all(piece).unwrap();
+                    }
+                    text = rest.to_string();
+                }
+            }
+        }
+    });
+    (address, asked)
+}
+
+#[test]
+fn a_recording_changes_nothing_unless_it_is_told_and_keeps_no_password() {
+    let held = Circuit { from: 0, to: 1 };
+    let (address, asked) = dripping(vec![held]);
+    let login = Some(Login { user: "a".into(), password: "very-secret-7".into() });
+    let options = |changes: &[(&str, &str)]| RecordOptions {
+        address,
+        dialect: "plain".into(),
+        ports: None,
+        login: login.clone(),
+        changes: changes.iter().map(|(from, to)| ((*from).to_string(), (*to).to_string())).collect(),
+        timeout: Duration::from_secs(5),
+    };
+    let changes = |asked: &std::sync::Mutex<Vec<Request>>| {
+        let asked = std::mem::take(&mut *asked.lock().unwrap());
+        asked
+            .into_iter()
+            .filter(|one| matches!(one, Request::Enter(_) | Request::Delete(_)))
+            .collect::<Vec<_>>()
+    };
+    let recorded = record(&options(&[])).unwrap();
+    assert_eq!(changes(&asked), []);
+    let text = recorded.text();
+    assert!(!text.contains("very-secret-7") && text.contains("so it is secret"), "{text}");
+    assert_eq!(Dialogue::read(&text).unwrap().play(&Plain), Ok(()));
+    // A port that has a circuit is left alone, and one that there is not is named before the switch hears of it.
+    for (from, to, said) in
+        [("3", "2", "has the circuit 1,2"), ("1", "5", "has the circuit 1,2"), ("x", "2", "'x' is no port")]
+    {
+        let error = record(&options(&[(from, to)])).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+        assert_eq!(changes(&asked), [], "{from} {to}");
+    }
+    let recorded = record(&options(&[("3", "4")])).unwrap();
+    let made = Circuit { from: 2, to: 3 };
+    assert_eq!(changes(&asked), [Request::Enter(made), Request::Delete(made)]);
+    let questions: Vec<&str> = recorded.turns.iter().map(|turn| turn.question.as_str()).collect();
+    assert_eq!(
+        questions,
+        ["login a secret", "retrieve", "alarms", "enter 3 4", "retrieve", "delete 3 4", "retrieve"]
+    );
+    assert_eq!(recorded.turns[4].found, ["1,2", "3,4"]);
 }
