@@ -10,6 +10,7 @@ use super::manager_link::{Audience, Listening, Other, Published, Sends, Whereabo
 use super::shared::Shared;
 use super::users::User;
 use crate::stream::{Heard, Inbox, Message, Receiver, ReceiverOptions, Sender, Sent, Voice, Way};
+use crate::transfer::Path;
 use polycast_api::agent::{self as api, ReceiveMessagesResponse, SendMessagesResponse};
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::interface;
@@ -21,6 +22,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{mpsc, watch};
 use tonic::Status;
 
+/// The fabric in which switches put labels before packets.
+const LABELS: &str = "orca";
 /// Purpose of the key of streams, if members share one.
 const STREAMS: &str = "polycast 3 streams";
 /// Time that a message waits for the ones before it unless the caller states another.
@@ -84,6 +87,18 @@ fn secret_of(told: Option<&Secret>, shared: impl FnOnce() -> Option<Secret>) -> 
     told.cloned().or_else(shared)
 }
 
+/// The path of a shared stream's packets. Label switches take what goes to their own port for labelled already,
+/// so these go to the one beside it.
+fn path_of_all(fabric: &str, path: &Path) -> Path {
+    let mut path = path.clone();
+    if let Path::Multicast { group, .. } = &mut path
+        && fabric == LABELS
+    {
+        group.set_port(group.port() ^ 1);
+    }
+    path
+}
+
 fn internal(error: impl std::fmt::Display) -> Refusal {
     Refusal::new(Kind::Internal, error.to_string())
 }
@@ -106,7 +121,7 @@ impl Streams {
             return Err(user.too_many(own, "streams"));
         }
         let secret = self.shared.sealing.security().map(|_| Secret::fresh());
-        let (mouth, sends) = self.mouth(name, secret.as_ref())?;
+        let (mouth, sends) = self.mouth(name, secret.as_ref(), shared)?;
         let published = self.shared.link.create_stream(name, sends, secret, shared).await?;
         let audience = published.audience.clone();
         let source = Source { app, user, shared, published: Some(published).into(), audience, mouth };
@@ -116,13 +131,19 @@ impl Streams {
     }
 
     /// An end of a stream by which this host sends, and its position; sealed where the secret is known.
-    fn mouth(&self, name: &str, secret: Option<&Secret>) -> Result<(Arc<Mouth>, Sends), Refusal> {
+    fn mouth(
+        &self,
+        name: &str,
+        secret: Option<&Secret>,
+        shared: bool,
+    ) -> Result<(Arc<Mouth>, Sends), Refusal> {
         // Another run of the stream has another one: the hasher's keys are random.
         let handle = RandomState::new().hash_one(name);
         let interface = interface::of_address(self.shared.interface()).map_err(internal)?;
         let seal = secret.map(|secret| Seal::new(secret, Handle(handle)));
         let sender =
             Sender::new(interface.address, interface.mtu, Handle(handle), seal).with_class(self.shared.dscp);
+        let sender = if shared { sender.with_room_for_labels() } else { sender };
         let sends = Sends { handle, next: sender.next_number() };
         Ok((Arc::new(Mouth { handle, sender: sender.into(), sent: Mutex::default() }), sends))
     }
@@ -199,7 +220,7 @@ impl Streams {
             return Ok(Arc::clone(ear));
         }
         self.check_room(&table)?;
-        let (mouth, sends) = self.mouth(name, None)?;
+        let (mouth, sends) = self.mouth(name, None, true)?;
         let (listening, left) = (self.shared.link.join_stream(name, sends)?, watch::Sender::new(false));
         let ear = Arc::new(Ear { listening, mouth, hold, receiver: Mutex::default(), left });
         table.ears.insert(name.to_string(), Arc::clone(&ear));
@@ -312,9 +333,11 @@ impl Streams {
             }
         };
         let (shared, voices) = (others.is_some(), self.voices(&whereabouts)?);
+        let is_ours = shared && source == self.shared.name;
+        let own = shared.then_some(Handle(if is_ours { handle } else { ear.mouth.handle }));
         let failed =
             |error: crate::stream::StreamError| Refusal::new(Kind::TransferFailed, error.to_string());
-        let way = Way::of(path).map_err(failed)?;
+        let way = Way::of(&if shared { path_of_all(&fabric, path) } else { path.clone() }).map_err(failed)?;
         let mut receiver = ear.receiver.lock().unwrap_or_else(PoisonError::into_inner);
         let receiver = match &mut *receiver {
             Some((known, receiver)) if *known == handle => {
@@ -322,7 +345,7 @@ impl Streams {
                 receiver
             }
             other => {
-                let options = ReceiverOptions { interface: self.shared.interface(), shared, hold: ear.hold };
+                let options = ReceiverOptions { interface: self.shared.interface(), own, hold: ear.hold };
                 &mut other.insert((handle, Receiver::start(options, way, voices).map_err(failed)?)).1
             }
         };

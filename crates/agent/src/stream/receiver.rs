@@ -66,8 +66,8 @@ impl Way {
 pub struct ReceiverOptions {
     /// The interface that it listens on.
     pub interface: IpAddr,
-    /// True if several hosts may send, which come and go.
-    pub shared: bool,
+    /// The handle with which this host sends itself, where several hosts do, which come and go.
+    pub own: Option<Handle>,
     /// Time that a message waits for those before it.
     pub hold: Duration,
 }
@@ -224,7 +224,7 @@ impl Receiver {
                 bytes_max: WAITING_BYTES_MAX,
             },
             senders_max: SENDERS_MAX,
-            own: None,
+            own: options.own,
         });
         let only = only(&options, &voices);
         let socket = open(&options, way, only)?;
@@ -291,7 +291,7 @@ impl Drop for Receiver {
 /// they come and go.
 fn only(options: &ReceiverOptions, voices: &[Voice]) -> (Option<IpAddr>, Option<Handle>) {
     match voices {
-        [voice] if !options.shared => (voice.address, voice.handle),
+        [voice] if options.own.is_none() => (voice.address, voice.handle),
         _ => (None, None),
     }
 }
@@ -433,6 +433,9 @@ impl Task {
         };
         let parsed = inner.and_then(Header::parse);
         let Ok((header, payload)) = parsed else { return self.foreign += 1 };
+        if self.options.own == Some(header.stream) {
+            return;
+        }
         let Some(voice) = self.voices.get(&header.stream) else { return self.foreign += 1 };
         let is_its = voice.address.is_none_or(|address| from.is_none_or(|from| from == address));
         let opened = if is_its { opened(voice, datagram, header, payload) } else { None };

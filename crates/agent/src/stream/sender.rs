@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The shortest piece of a message, whatever the interface says.
 const PIECE_LEN_MIN: usize = 256;
+/// Bytes that switches may put before a packet of ours: a label, and a UDP header.
+const LABEL_LEN_MAX: usize = 300;
 
 /// Counters of a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +55,8 @@ pub struct Sender {
     seal: Option<Seal>,
     /// The class of service that its packets are marked with.
     dscp: Option<Dscp>,
+    /// True if switches put labels before its packets, which they do with one packet at a time.
+    labelled_on_the_way: bool,
     path: Option<Open>,
     /// Payloads of messages that wait, one after the other.
     bytes: Vec<u8>,
@@ -70,13 +74,20 @@ impl Sender {
     pub fn new(interface: IpAddr, mtu: u32, stream: Handle, seal: Option<Seal>) -> Self {
         let (bytes, queue) = (Vec::new(), VecDeque::new());
         let (sent, next) = (Sent::default(), Arc::default());
-        Sender { interface, mtu, stream, seal, dscp: None, path: None, bytes, queue, sent, next }
+        let (dscp, labelled_on_the_way, path) = (None, false, None);
+        Sender { interface, mtu, stream, seal, dscp, labelled_on_the_way, path, bytes, queue, sent, next }
     }
 
     /// The same, with packets marked with a class of service, where there is one.
     #[must_use]
     pub fn with_class(self, dscp: Option<Dscp>) -> Self {
         Sender { dscp, ..self }
+    }
+
+    /// The same, with packets that switches can put labels before: each is short enough, and sent by itself.
+    #[must_use]
+    pub fn with_room_for_labels(self) -> Self {
+        Sender { labelled_on_the_way: true, ..self }
     }
 
     /// Seals what is sent from now on. A seal stays when it is given again.
@@ -117,8 +128,9 @@ impl Sender {
                 let socket = DataSender::open(self.interface, *group)?.with_class(self.dscp)?;
                 let socket = socket.with_outer(outer.clone());
                 let tag_len = self.seal.as_ref().map_or(0, |_| TAG_LEN);
+                let spare = if self.labelled_on_the_way { LABEL_LEN_MAX } else { 0 };
                 let room = (self.mtu.min(65_535) as usize)
-                    .saturating_sub(IP_UDP_LEN + outer_len + HEADER_LEN + tag_len);
+                    .saturating_sub(IP_UDP_LEN + outer_len + spare + HEADER_LEN + tag_len);
                 Open { socket, group: *group, piece_len: room.max(PIECE_LEN_MIN) }
             }
         };
@@ -175,7 +187,10 @@ impl Sender {
                 self.drop_messages(|sent| &mut sent.unheard);
                 return true;
             };
-            let run = run_len(&self.queue, open.socket.outer_len());
+            let run = match self.labelled_on_the_way {
+                true => 1,
+                false => run_len(&self.queue, open.socket.outer_len()),
+            };
             let mut parts = Vec::with_capacity(3 * run);
             let parts_each = if self.seal.is_some() { 3 } else { 2 };
             for waiting in self.queue.iter().take(run) {

@@ -43,7 +43,7 @@ fn voice(name: &str, handle: Handle, address: Option<IpAddr>, from: u64, seal: O
 /// One that has joined when the source's next message had the number `from`.
 fn late_receiver(path: &Path, stream: Handle, seal: Option<Seal>, from: u64) -> Receiver {
     let (source, hold) = (Some(LO), Duration::from_millis(1));
-    let options = ReceiverOptions { interface: LO, shared: false, hold };
+    let options = ReceiverOptions { interface: LO, own: None, hold };
     Receiver::start(options, Way::of(path).unwrap(), vec![voice("a", stream, source, from, seal)]).unwrap()
 }
 

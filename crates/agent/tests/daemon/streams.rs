@@ -280,7 +280,7 @@ async fn who_joins_late_hears_nothing_that_was_recorded() {
     stopped([a, b, c], manager).await;
 }
 
-/// Every member sends, in a sealed cluster too: each hears the others in their own order, and not itself.
+/// Every member sends: each hears the others in their own order, and not itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_member_of_a_shared_stream_sends() {
     let (manager, _world, [a, b, c]) = started("", ["a", "b", "c"]).await;

@@ -86,14 +86,18 @@ impl From {
     /// Turns to those who listen now.
     fn turn(&mut self, sender: &mut Sender) -> Result<(), Refusal> {
         let path = match self {
-            From::Source { audience, .. } if audience.has_changed().unwrap_or(false) => {
-                audience.borrow_and_update().path.as_ref().map(|(_, path)| path.clone())
+            From::Source { source, audience } if audience.has_changed().unwrap_or(false) => {
+                let now = audience.borrow_and_update();
+                now.path.as_ref().map(|(fabric, path)| match source.shared {
+                    true => super::path_of_all(fabric, path),
+                    false => path.clone(),
+                })
             }
             From::Member { guest, whereabouts, .. } if whereabouts.has_changed().unwrap_or(false) => {
                 match &*whereabouts.borrow_and_update() {
-                    Whereabouts::Here { path, secret, .. } => {
+                    Whereabouts::Here { path, fabric, secret, .. } => {
                         sender.set_seal(guest.streams.seal(guest.mouth.handle, secret.as_ref())?);
-                        Some(path.clone())
+                        Some(super::path_of_all(fabric, path))
                     }
                     _ => None,
                 }
