@@ -112,7 +112,7 @@ fn messages_over_splitters_reach_all_in_order_from_the_first_on() {
     assert_eq!((&heard["fabric"], &heard["lost"]), (&json!("shufflecast"), &json!(0)), "{heard}");
     let number = heard["messages"][0]["number"].as_u64().unwrap();
     assert!(counted[number as usize], "{number} of {counted:?}");
-    assert_eq!(heard["messages"], json!([{ "number": number, "lost": 0, "text": "hello" }]));
+    assert_eq!(heard["messages"], json!([{ "sender": "h0", "number": number, "lost": 0, "text": "hello" }]));
     // Of both columns, and one in the source's own.
     let ears = ["h1", "h4", "h7"].map(|host| Ear::begin(&lab, host));
     until("all have joined", || lab.receivers() == ears.len());

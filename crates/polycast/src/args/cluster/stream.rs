@@ -63,7 +63,7 @@ pub(crate) struct RecvArgs {
     #[arg(long, value_name = "T", value_parser = duration)]
     pub hold: Option<Duration>,
     /// Begin each line with the name of its sender and a tab
-    #[arg(long, conflicts_with = "json")]
+    #[arg(long)]
     pub names: bool,
     #[command(flatten)]
     pub local: LocalArgs,
