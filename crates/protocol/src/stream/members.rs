@@ -108,7 +108,9 @@ impl Stream {
     /// Forgets what receivers know of a member that sends no more, or with another handle.
     pub(super) fn forget_sender(&mut self, name: &str) {
         if self.source.name != name {
-            self.members.values_mut().for_each(|member| drop(member.hears.remove(name)));
+            for member in self.members.values_mut() {
+                member.hears.remove(name);
+            }
         }
     }
 

@@ -28,6 +28,7 @@ pub(crate) struct Audience {
 
 /// A receiver's view of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "there is one for each stream, and most of them come")]
 pub(crate) enum Whereabouts {
     /// Nothing is known yet.
     Unknown,
