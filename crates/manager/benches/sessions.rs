@@ -9,8 +9,9 @@
 
 use polycast_planning::estimate::{Assumed, Estimator};
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
+use polycast_planning::labels::Encoding;
 use polycast_planning::labels::LabelOptions;
-use polycast_planning::orca::{Encoding, Orca, OrcaConfig};
+use polycast_planning::orca::{Orca, OrcaConfig};
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{Fabric, FabricName, Fabrics, Fcfs, HostId, PlanId};
 use polycast_protocol::leases::{

@@ -3,7 +3,7 @@
 use polycast_api::convert::object_id;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager as api;
-use polycast_planning::orca::Encoding;
+use polycast_planning::labels::Encoding;
 use polycast_planning::{
     Channel, FabricName, HostId, PassedOver, Plan, PlanId, PullTuning, Pulling, TreeRoutes, Wish,
 };

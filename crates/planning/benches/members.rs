@@ -7,8 +7,9 @@
 //! switch, or the agents of a rack, have to be told.
 
 use polycast_planning::ip_multicast::AddressPool;
+use polycast_planning::labels::Encoding;
 use polycast_planning::labels::LabelOptions;
-use polycast_planning::orca::{Encoding, Orca, OrcaConfig};
+use polycast_planning::orca::{Orca, OrcaConfig};
 use polycast_planning::{DeviceCommand, Fabric as _, Group, HostId, NetworkState, PlanId};
 use polycast_topology::Network;
 use std::collections::BTreeSet;

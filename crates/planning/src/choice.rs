@@ -15,7 +15,7 @@ use crate::fabric_name::FabricName;
 use crate::network_state::NetworkState;
 use crate::plan::{Plan, Refusal};
 use crate::registry::{Fabrics, Patience, explained};
-use crate::scheduler::Pending;
+use crate::request::Pending;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
@@ -168,7 +168,7 @@ impl Fabrics {
         asked: Asked<'_>,
     ) -> Result<Plan, Refusal> {
         network
-            .ready(fabric.name(), asked)
+            .ready(fabric.name(), asked.group, asked.any_packets)
             .map_or_else(|| asked.plan(fabric, network), |plan| Ok(plan.clone()))
     }
 

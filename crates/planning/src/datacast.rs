@@ -17,8 +17,9 @@ use crate::fabric::{Fabric, Replan, replan_each};
 use crate::fabric_name::FabricName;
 use crate::network_state::NetworkState;
 use crate::orca::failures_of;
+use crate::part::Part;
 use crate::places::{PlaceError, Places};
-use crate::plan::{Channel, Failure, Group, HostId, Part, Plan, PlanId, Pulling, Refusal, TreeRoutes};
+use crate::plan::{Channel, Failure, Group, HostId, Plan, PlanId, Pulling, Refusal, TreeRoutes};
 use crate::shared::Shared;
 use crate::trees::{TreePlan, TreePlanner};
 

@@ -10,7 +10,7 @@ use crate::fabric_name::FabricName;
 use crate::network_state::{NetworkState, Running};
 use crate::part_name::PartName;
 use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Plan, PlanId, Refusal, Resource};
-use crate::scheduler::Pending;
+use crate::request::Pending;
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;

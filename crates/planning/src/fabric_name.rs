@@ -24,6 +24,9 @@ pub struct FabricName([u8; LEN_MAX]);
 pub struct FabricNameError;
 
 impl FabricName {
+    /// The one of Shufflecast, whose nodes have names of their own ([`PartName`](crate::PartName)).
+    pub(crate) const SHUFFLECAST: Self = Self::new("shufflecast");
+
     /// A name that the program knows.
     ///
     /// # Panics

@@ -23,11 +23,13 @@ pub mod labels;
 mod network_state;
 pub mod ocs;
 pub mod orca;
+mod part;
 mod part_name;
 mod places;
 mod plan;
 mod registry;
 pub mod relays;
+mod request;
 mod scheduler;
 mod shared;
 pub mod shufflecast;
@@ -39,16 +41,17 @@ pub use choice::{Passed, PassedWhy};
 pub use fabric::{COUNTED_MAX, Fabric, Replan, ReplanOutcome};
 pub use fabric_name::{FabricName, FabricNameError};
 pub use network_state::{Cause, Lifted, NetworkState, Running};
+pub use part::Part;
 pub use part_name::{PartName, PartNameError};
 pub use places::{PlaceError, Places};
 pub use plan::{
-    Channel, DeviceCommand, Failure, Group, HostId, Part, Plan, PlanId, Pulling, RackPort, Refusal, Resource,
+    Channel, DeviceCommand, Failure, Group, HostId, Plan, PlanId, Pulling, RackPort, Refusal, Resource,
     TreeRoutes,
 };
 pub use polycast_types::PullTuning;
 pub use registry::{Fabrics, PassedOver, Patience};
+pub use request::{Pending, RequestId, Wish};
 pub use scheduler::{
-    Decision, Draft, Fcfs, GreedyMatching, Needs, PartitionFcfs, Pending, RequestId, Ruling, Scheduler, Wish,
-    decide_as_ruled,
+    Decision, Draft, Fcfs, GreedyMatching, Needs, PartitionFcfs, Ruling, Scheduler, decide_as_ruled,
 };
 pub use shared::{Shared, Uses};

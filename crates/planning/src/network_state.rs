@@ -1,10 +1,10 @@
 //! The state of a network: which plans are in force, what they hold, what has failed, and what is kept ready
 //! (Republic section III-B).
 
-use crate::fabric::Asked;
 use crate::fabric_name::FabricName;
 use crate::held::{Held, Row};
-use crate::plan::{Failure, Group, HostId, Part, Plan, PlanId, Resource};
+use crate::part::Part;
+use crate::plan::{Failure, Group, HostId, Plan, PlanId, Resource};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use polycast_types::Time;
@@ -312,12 +312,13 @@ impl NetworkState {
         self.kept.extract_if(.., shares).collect()
     }
 
-    /// The kept plan of a fabric for exactly this group, if all of it is free and works.
-    pub(crate) fn ready(&self, fabric: FabricName, asked: Asked<'_>) -> Option<&Plan> {
+    /// The kept plan of a fabric for exactly this group, for packets of applications or for a transfer, if
+    /// all of it is free and works.
+    pub(crate) fn ready(&self, fabric: FabricName, group: &Group, any_packets: bool) -> Option<&Plan> {
         let fits = |running: &&Running| {
             running.plan.fabric == fabric
-                && running.group == *asked.group
-                && running.plan.suits(asked.any_packets)
+                && running.group == *group
+                && running.plan.suits(any_packets)
                 && running.plan.resources.iter().all(|resource| self.is_free(resource))
                 && !running.plan.uses.iter().any(|part| self.is_out(&Failure::Part(part)))
         };

@@ -15,8 +15,7 @@ use core::cell::RefCell;
 use core::net::IpAddr;
 
 use polycast_topology::{Clos, Failures, Graph, Node};
-use polycast_types::{Duration, LabelKind, Rate};
-use serde::{Deserialize, Serialize};
+use polycast_types::{Duration, Rate};
 
 use crate::fabric::{Fabric, Replan, replan_each};
 use crate::fabric_name::FabricName;
@@ -24,33 +23,13 @@ use crate::held::{Network, Row};
 use crate::ip_multicast::{AddressPool, resource};
 use crate::labels::pod_labels::{self, PodLabelFormat, SPINE_LABEL_LEN_MAX};
 use crate::labels::{
-    Label, LabelError, LabelFormat, LabelOptions, LabelPlan, LabelPlanner, PodLeafs, SpineState,
+    Encoding, Label, LabelError, LabelFormat, LabelOptions, LabelPlan, LabelPlanner, PodLeafs, SpineState,
 };
 use crate::network_state::NetworkState;
+use crate::part::Part;
 use crate::places::{PlaceError, Places};
-use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Part, Plan, PlanId, Refusal, Resource};
+use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Plan, PlanId, Refusal, Resource};
 use crate::shared::Uses;
-
-/// Way in which labels name leafs.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
-pub enum Encoding {
-    /// The paper's filter, with entries at spines.
-    #[default]
-    Filter,
-    /// Exact bitmaps of pods, without entries.
-    Pods,
-}
-
-impl Encoding {
-    /// Returns the kind that stands beside source labels.
-    #[must_use]
-    pub fn kind(self) -> LabelKind {
-        match self {
-            Encoding::Filter => LabelKind::Filter,
-            Encoding::Pods => LabelKind::Pods,
-        }
-    }
-}
 
 /// Configuration of the fabric.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,8 @@
 //! Names of a network's parts, as operators type them and status lists them: `splitter:0`, `port:4`, `tor:3`.
 
-use crate::plan::{Failure, Part, Resource};
-use crate::shufflecast::Shufflecast;
+use crate::fabric_name::FabricName;
+use crate::part::Part;
+use crate::plan::{Failure, Resource};
 use alloc::string::String;
 use core::fmt;
 use core::str::FromStr;
@@ -36,7 +37,7 @@ impl PartName {
         match *failure {
             Failure::Resource(Resource::CircuitPort { port }) => Some(PartName::Port(port.saturating_add(1))),
             Failure::Resource(Resource::Splitter { splitter }) => Some(PartName::Splitter(splitter)),
-            Failure::Part(Part::Node { fabric, node }) if fabric == Shufflecast::NAME => {
+            Failure::Part(Part::Node { fabric, node }) if fabric == FabricName::SHUFFLECAST => {
                 Some(PartName::Splitter(node))
             }
             _ => None,

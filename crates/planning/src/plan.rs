@@ -7,7 +7,8 @@
 
 use crate::fabric_name::FabricName;
 use crate::kept_address;
-use crate::orca::Encoding;
+use crate::labels::Encoding;
+use crate::part::Part;
 use crate::shared::{Shared, Uses};
 use crate::trees::{SteinerTree, TreeHop};
 use alloc::collections::BTreeSet;
@@ -128,42 +129,6 @@ impl fmt::Display for Resource {
                 write!(f, "share {share} of partition {partition} of column {column}")
             }
             Resource::SpineEntry { spine, slot } => write!(f, "entry {slot} of spine {spine}"),
-        }
-    }
-}
-
-/// Something of a network that many plans use at the same time and that can fail. Its numbers are those of
-/// the fabric's own network.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub enum Part {
-    /// A server or switch.
-    Node {
-        /// The fabric's name.
-        fabric: FabricName,
-        /// The node.
-        node: u32,
-    },
-    /// A link.
-    Link {
-        /// The fabric's name.
-        fabric: FabricName,
-        /// Its two ends, the lower number first.
-        ends: (u32, u32),
-    },
-}
-
-impl Part {
-    /// The link between two nodes.
-    #[must_use]
-    pub fn link(fabric: FabricName, one: u32, other: u32) -> Self {
-        Part::Link { fabric, ends: (one.min(other), one.max(other)) }
-    }
-
-    /// The fabric's name.
-    #[must_use]
-    pub fn fabric(&self) -> FabricName {
-        match *self {
-            Part::Node { fabric, .. } | Part::Link { fabric, .. } => fabric,
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::fabric_name::FabricName;
 use crate::network_state::{Cause, NetworkState, Running};
 use crate::part_name::PartName;
 use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Plan, PlanId, Refusal, Resource};
-use crate::scheduler::{Pending, Wish};
+use crate::request::{Pending, Wish};
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -144,7 +144,7 @@ impl Fabrics {
         let estimator = self.estimator.as_ref()?;
         let is_ready = [false, true]
             .into_iter()
-            .any(|any_packets| network.ready(plan.fabric, Asked { group, any_packets }) == Some(plan));
+            .any(|any_packets| network.ready(plan.fabric, group, any_packets) == Some(plan));
         let assumed = estimator.assume(network, plan, group, bytes, is_ready);
         Some((assumed, estimator.expect(now, plan.fabric, assumed)))
     }
@@ -299,7 +299,7 @@ impl Fabrics {
     ) -> Result<Plan, Refusal> {
         let mut why = Refusal::Impossible("the manager has no fabric to carry it".into());
         for fabric in fabrics {
-            if let Some(plan) = network.ready(fabric.name(), Asked::transfer(group)) {
+            if let Some(plan) = network.ready(fabric.name(), group, false) {
                 return Ok(plan.clone());
             }
             match fabric.plan(network, group) {

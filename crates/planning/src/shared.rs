@@ -2,7 +2,7 @@
 //! places, and hands it to devices and agents.
 
 use crate::fabric_name::FabricName;
-use crate::plan::Part;
+use crate::part::Part;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;

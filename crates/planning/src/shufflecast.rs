@@ -20,9 +20,10 @@ use crate::fabric::{Fabric, Replan, replan_each};
 use crate::fabric_name::FabricName;
 use crate::ip_multicast::{AddressPool, address_of, resource};
 use crate::network_state::NetworkState;
+use crate::part::Part;
 use crate::part_name::PartName;
 use crate::places::{PlaceError, Places};
-use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Part, Plan, RackPort, Refusal, Resource};
+use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Plan, RackPort, Refusal, Resource};
 use crate::relays::{self, Entry, Recovery, StaticRules};
 use crate::suspects::in_common;
 
@@ -72,7 +73,7 @@ pub struct Shufflecast {
 
 impl Shufflecast {
     /// Its name.
-    pub const NAME: FabricName = FabricName::new("shufflecast");
+    pub const NAME: FabricName = FabricName::SHUFFLECAST;
 
     /// The fabric, with the server of every host: rack by rack, `servers_per_rack` each.
     ///

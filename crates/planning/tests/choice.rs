@@ -348,7 +348,7 @@ fn channels_are_heard_like_each_other() {
     let label = |session: u32, label: &[u8], port: u16, racks: &[u32]| Channel::Label {
         group: ([239, 1, 2, 3].into(), port),
         session,
-        encoding: polycast_planning::orca::Encoding::Filter,
+        encoding: polycast_planning::labels::Encoding::Filter,
         label: label.to_vec(),
         further: Vec::new(),
         racks: racks.iter().map(|&rack| (HostId(rack), rack)).collect(),

@@ -3,9 +3,10 @@
 //! anew.
 
 use polycast_planning::ip_multicast::AddressPool;
+use polycast_planning::labels::Encoding;
 use polycast_planning::labels::switches::{self, Ingress, LeafAction};
 use polycast_planning::labels::{Label, LabelOptions, LabelPlanner};
-use polycast_planning::orca::{Encoding, Orca, OrcaConfig};
+use polycast_planning::orca::{Orca, OrcaConfig};
 use polycast_planning::{
     Cause, Channel, DeviceCommand, Fabric, Failure, Group, HostId, NetworkState, Part, Plan, PlanId, Refusal,
     ReplanOutcome,

@@ -6,11 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use polycast_planning::datacast::{Datacast, DatacastConfig};
 use polycast_planning::ip_multicast::AddressPool;
+use polycast_planning::labels::Encoding;
 use polycast_planning::labels::pod_labels::{self, PodLabelFormat};
 use polycast_planning::labels::switches::{self, Ingress, LeafAction};
 use polycast_planning::labels::{Label, LabelOptions, LabelPlanner};
 use polycast_planning::ocs::{Ocs, OcsConfig};
-use polycast_planning::orca::{Encoding, Orca, OrcaConfig};
+use polycast_planning::orca::{Orca, OrcaConfig};
 use polycast_planning::shufflecast::{Shufflecast, ShufflecastConfig};
 use polycast_planning::{
     Channel, DeviceCommand, Fabric, Fabrics, Failure, Group, HostId, NetworkState, Part, Plan, PlanId,

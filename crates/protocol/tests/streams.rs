@@ -1,8 +1,9 @@
 //! The table of streams on top of real leases: agents that join and leave, die, and come back.
 
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
+use polycast_planning::labels::Encoding;
 use polycast_planning::labels::LabelOptions;
-use polycast_planning::orca::{Encoding, Orca, OrcaConfig};
+use polycast_planning::orca::{Orca, OrcaConfig};
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{
     Channel, Fabric, FabricName, Fabrics, Failure, Fcfs, HostId, Plan, PlanId, Resource,

@@ -2,8 +2,8 @@
 
 use crate::words::{INPUTS_MAX, Words, drain};
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
+use polycast_planning::labels::Encoding;
 use polycast_planning::ocs::{Ocs, OcsConfig};
-use polycast_planning::orca::Encoding;
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{
     Channel, DeviceCommand, FabricName, Fabrics, Failure, Fcfs, HostId, Plan, PlanId, PullTuning, Pulling,

@@ -688,7 +688,7 @@ mod tests {
             leaf: 16,
             session: 5,
             ports: ports.to_vec(),
-            encoding: polycast_planning::orca::Encoding::Filter,
+            encoding: polycast_planning::labels::Encoding::Filter,
             label: vec![7; 3],
         };
         let change = Change { clear: vec![door(&[0])], set: vec![door(&[0, 1])] };

@@ -13,6 +13,7 @@
 //! link has, and which of the spines and cores a session goes through. Here the links of a spine lie in a
 //! row ([`LinkHash::InRow`]), and of several paths the one is taken whose label needs the least state.
 
+mod encoding;
 mod format;
 mod many;
 pub mod pod_labels;
@@ -24,6 +25,7 @@ use alloc::vec::Vec;
 
 use polycast_topology::{Clos, Failures, Node, TopologyError};
 
+pub use encoding::Encoding;
 pub use format::{FILTER_BITS_MAX, Filter, FilterBits, Label, LabelFormat, LinkHash, PORTS_MAX, TreePath};
 pub use many::{ManySession, ManyUpdate};
 pub use session::{Session, Update};

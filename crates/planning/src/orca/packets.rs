@@ -4,9 +4,9 @@
 //! they are, and a leaf drops what comes from a host that may not send. All hosts of a rack send with one
 //! label. A group with several sources is a session in which every member may send ([`ManySession`]).
 
-use super::{Encoding, Orca, OrcaConfig, Reach, failures_of, session_of, used_by};
+use super::{Orca, OrcaConfig, Reach, failures_of, session_of, used_by};
 use crate::ip_multicast::resource;
-use crate::labels::{LabelError, LabelPlan, LeafHosts, ManySession, SpineState};
+use crate::labels::{Encoding, LabelError, LabelPlan, LeafHosts, ManySession, SpineState};
 use crate::network_state::{NetworkState, Running};
 use crate::plan::{Channel, DeviceCommand, Group, Plan, PlanId, Refusal};
 use alloc::borrow::Cow;

@@ -1,10 +1,11 @@
 //! Most traffic per rack first (Blast, section III-C).
 
-use super::{Decision, Draft, Pending, RequestId, Scheduler};
+use super::{Decision, Draft, Scheduler};
 use crate::circuits::{Claim, SEARCH_STEPS, search};
 use crate::network_state::NetworkState;
 use crate::plan::{Group, HostId};
 use crate::registry::Fabrics;
+use crate::request::{Pending, RequestId};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use polycast_types::Time;

@@ -1,9 +1,10 @@
 //! Taking turns at the relays of a Shufflecast (Shufflecast, section IV-C).
 
-use super::{Decision, Draft, Pending, Scheduler};
+use super::{Decision, Draft, Scheduler};
 use crate::choice::{Choice, Moment};
 use crate::plan::{Plan, Resource};
 use crate::registry::Fabrics;
+use crate::request::Pending;
 use crate::shufflecast::SHARES_MAX;
 use alloc::vec::Vec;
 use polycast_types::Time;

@@ -4,13 +4,14 @@
 //! It says which requests get a path, and never which path: fabrics plan, as they do for the built-in
 //! schedulers. So whatever it says, no plan is made that cannot be.
 
-use super::{Decision, Draft, Pending, RequestId, Wish};
+use super::{Decision, Draft};
 use crate::choice::{Choice, Moment};
 use crate::fabric::Asked;
 use crate::fabric_name::FabricName;
 use crate::network_state::NetworkState;
 use crate::plan::{Plan, Refusal};
 use crate::registry::Fabrics;
+use crate::request::{Pending, RequestId, Wish};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
