@@ -48,8 +48,7 @@ mod users;
 
 pub use config::{AgentConfig, CONTROL_PORT};
 pub use engine::{Engine, Transports};
-pub use enrol::EnrolError;
-pub use error::AgentError;
+pub use error::{AgentError, EnrolError};
 
 use crate::forwarder::daemon::Nodes;
 use crate::label_switch::RackAgentProcess;

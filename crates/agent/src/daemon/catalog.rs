@@ -3,27 +3,28 @@
 mod ending;
 mod place;
 mod sets;
+mod state;
 mod table;
 mod versions;
 
 pub(super) use ending::Ending;
 pub(super) use sets::{Following, Lacking, Part, Set, part_id, printable};
+pub(super) use state::{Available, Progress};
 
-use super::choice::Choice;
 use super::store::{Description, Found};
 use super::users::{Holder, User};
-use crate::transfer::Arrivals;
 use ending::Endings;
 use polycast_api::error::{Kind, Refusal};
-use polycast_net::object::{ObjectKind, Stamp};
-use polycast_types::{AppId, DataId, Handle, ModificationTime, ObjectId, format_bytes};
+use polycast_net::object::Stamp;
+use polycast_types::{AppId, DataId, ObjectId, format_bytes};
+use state::State;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 use table::Table;
 use tokio::sync::watch;
@@ -32,37 +33,6 @@ use tokio::sync::watch;
 const FAILURES_MAX: usize = 256;
 /// Shortest time between two notes on the disk of when an object was used.
 const NOTE_INTERVAL: Duration = Duration::from_secs(60);
-
-/// An object that can be read or sent.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Available {
-    /// Its name as a file, for the receivers.
-    pub name: String,
-    pub kind: ObjectKind,
-    pub length: u64,
-    /// Permissions of the file.
-    pub mode: u16,
-    /// Time of its last change, if known.
-    pub modified: Option<ModificationTime>,
-    /// The state of what was added; all zero in the store, where nothing changes.
-    pub stamp: Stamp,
-    /// Empty while it has not been computed.
-    pub root: String,
-    /// Path of its bytes; `None`: in the store.
-    pub added_from: Option<PathBuf>,
-    /// Further paths and exclusions of an added directory.
-    pub choice: Arc<Choice>,
-    /// Since when it is here.
-    pub since: SystemTime,
-    /// The user of this host who has brought it; `None`: it has come from elsewhere.
-    pub holder: Option<Holder>,
-    /// Time of the last request for it.
-    pub used: SystemTime,
-    /// It stays, whatever else needs its room.
-    pub pinned: bool,
-    /// A newer version has taken its place.
-    pub superseded: bool,
-}
 
 /// A received object that is not being sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,53 +44,6 @@ pub(crate) struct Idle {
     pub superseded: bool,
     /// It goes before the files that it lists.
     pub is_set: bool,
-}
-
-/// Progress of an object that is being received.
-#[derive(Debug, Default)]
-pub(crate) struct Progress {
-    /// The name that it has at the source, once that is known.
-    pub name: OnceLock<String>,
-    pub bytes: AtomicU64,
-    /// Bytes of these that did not have to come: they were here, or are holes.
-    pub spared: AtomicU64,
-    pub total: AtomicU64,
-    /// Parts of it that are verified.
-    pub arrivals: Arc<Arrivals>,
-    /// Set to end receiving.
-    pub cancel: Arc<AtomicBool>,
-    /// The source whose invitation it follows, and the transfer's handle.
-    pub called_by: OnceLock<(SocketAddr, Handle)>,
-    /// The user of this host who brings it; `None`: it comes from elsewhere.
-    pub holder: Option<Holder>,
-}
-
-#[derive(Debug)]
-enum State {
-    Available { object: Available, sends: usize },
-    Receiving(Arc<Progress>),
-}
-
-impl State {
-    fn holder(&self) -> Option<Holder> {
-        match self {
-            State::Available { object, .. } => object.holder,
-            State::Receiving(progress) => progress.holder,
-        }
-    }
-
-    fn is_of(&self, user: User) -> bool {
-        self.holder().is_some_and(|holder| holder.uid == user.uid())
-    }
-
-    /// Bytes of the store that it has or will have.
-    fn stored_bytes(&self) -> u64 {
-        match self {
-            State::Available { object, .. } if object.added_from.is_some() => 0,
-            State::Available { object, .. } => object.length,
-            State::Receiving(progress) => progress.total.load(Ordering::Relaxed),
-        }
-    }
 }
 
 /// An object and its state at one moment.
@@ -612,6 +535,29 @@ impl Catalog {
         // Nothing here panics between two changes that belong together.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// A flag for a confirmation that begins now.
+    ///
+    /// # Errors
+    /// The agent ends, or too much runs.
+    pub(crate) fn ending(&self) -> Result<Ending, Refusal> {
+        self.endings.confirm()
+    }
+
+    /// Ends all receives and confirmations; none begins from now on.
+    pub(crate) fn cancel_receives(&self) {
+        self.endings.set_all();
+    }
+
+    /// Waits until nothing is being received.
+    pub(crate) async fn receives_ended(&self) {
+        let mut changes = self.changes.subscribe();
+        let runs = || {
+            let inner = self.lock();
+            inner.receiving > 0 || !inner.gathering.is_empty()
+        };
+        while runs() && changes.changed().await.is_ok() {}
+    }
 }
 
 impl Inner {
@@ -837,6 +783,7 @@ impl Drop for Send {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polycast_net::object::ObjectKind;
 
     pub(super) fn id(data: u64) -> ObjectId {
         ObjectId { app: AppId::default(), data: DataId(data) }

@@ -1,7 +1,7 @@
 //! An agent's certificate from the manager's own authority: the first one for a token, the others in place of
 //! one that still holds.
 
-use super::error::AgentError;
+use super::error::{AgentError, EnrolError};
 use hyper_util::rt::TokioIo;
 use polycast_api::PROTOCOL_VERSION;
 use polycast_api::error::{Refusal, innermost};
@@ -29,44 +29,6 @@ const KEPT: [&str; 3] = ["ca.pem", "cert.pem", "key.pem"];
 const COME: [&str; 3] = ["ca.pem", "cert.come", "key.come"];
 /// Interval of the checks whether the certificate has to be renewed.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
-
-/// Reason why there is no certificate.
-#[derive(Debug, thiserror::Error)]
-pub enum EnrolError {
-    /// The folder for it cannot be used.
-    #[error("the folder {} for the agent's certificate cannot be used: {source}", folder.display())]
-    Folder {
-        /// The folder.
-        folder: PathBuf,
-        /// Reason.
-        source: io::Error,
-    },
-    /// No manager gives one.
-    #[error("no manager gives a certificate: {0}")]
-    Refused(String),
-    /// Another authority's certificate would take the place of the one that this agent goes by.
-    #[error(
-        "the certificate that came is of another authority than the one in {}, and an agent keeps that: where the cluster has a new \
-         authority, start the agent with a token of it and another --identity", path.display()
-    )]
-    OtherAuthority {
-        /// Path of the agent's own authority.
-        path: PathBuf,
-    },
-    /// Certificate that was received but is not this agent's.
-    #[error("the certificate that came is of no use: {0}")]
-    Unusable(IdentityError),
-    /// There is nothing to ask with.
-    #[error(
-        "there is no certificate that holds in {} ({reason}): start the agent with --token, which 'polycast token new' prints", folder.display()
-    )]
-    NoToken {
-        /// The folder.
-        folder: PathBuf,
-        /// Fault of the files in it.
-        reason: String,
-    },
-}
 
 /// Folder of the certificate, and the managers to request it from.
 #[derive(Clone, Debug)]

@@ -1,6 +1,5 @@
 //! Reasons why an agent does not run.
 
-use super::enrol::EnrolError;
 use crate::label_switch::LabelSwitchError;
 use polycast_api::error::Refusal;
 use polycast_api::settings::SettingsError;
@@ -9,6 +8,44 @@ use polycast_net::tls::{IdentityError, SealError};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+
+/// Reason why there is no certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum EnrolError {
+    /// The folder for it cannot be used.
+    #[error("the folder {} for the agent's certificate cannot be used: {source}", folder.display())]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// Reason.
+        source: io::Error,
+    },
+    /// No manager gives one.
+    #[error("no manager gives a certificate: {0}")]
+    Refused(String),
+    /// Another authority's certificate would take the place of the one that this agent goes by.
+    #[error(
+        "the certificate that came is of another authority than the one in {}, and an agent keeps that: where the cluster has a new \
+         authority, start the agent with a token of it and another --identity", path.display()
+    )]
+    OtherAuthority {
+        /// Path of the agent's own authority.
+        path: PathBuf,
+    },
+    /// Certificate that was received but is not this agent's.
+    #[error("the certificate that came is of no use: {0}")]
+    Unusable(IdentityError),
+    /// There is nothing to ask with.
+    #[error(
+        "there is no certificate that holds in {} ({reason}): start the agent with --token, which 'polycast token new' prints", folder.display()
+    )]
+    NoToken {
+        /// The folder.
+        folder: PathBuf,
+        /// Fault of the files in it.
+        reason: String,
+    },
+}
 
 /// Reason why the agent does not run, in one sentence.
 #[derive(Debug, thiserror::Error)]

@@ -1,20 +1,22 @@
 //! Invitations from sources, and the transfers that follow.
 
 mod delta;
+mod keep;
 
 use self::delta::Base;
+use self::keep::{description, keep, more_room};
 use super::catalog::{Coming, Confirm, Ending, Receive, Send};
 use super::opened::Guarded;
 use super::sets;
 use super::shared::Shared;
-use super::store::{Arrived, Description};
+use super::store::Description;
 use super::users::User;
 use crate::transfer::clock::wait;
 use crate::transfer::door::{Visit, Visitor};
 use crate::transfer::strangers::Strangers;
 use crate::transfer::{
     ANSWER_WITHIN, Called, Held, Invitation, Keeper, OlderVersions, Permitted, Received, ReceiverProgress,
-    ReceiverSpec, Rendezvous, Sink, TransferError, Verified, answer, kind_of, permit_of,
+    ReceiverSpec, Rendezvous, Sink, Verified, answer, kind_of, permit_of,
 };
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::frames::FrameStream;
@@ -29,7 +31,6 @@ use polycast_wire::control::Control;
 use polycast_wire::permit::Call;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::io::ErrorKind;
 use std::net::{IpAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -517,41 +518,6 @@ fn keeper(shared: &Arc<Shared>, invitation: &Invitation) -> Keeper {
         keep(&here, part, object)
     };
     Keeper::by(keep, MoreRoom::by(move || more_room(&also_here, id, bytes)))
-}
-
-/// Gives an object its place whose bytes are all in its part file, and are verified.
-fn keep(shared: &Shared, mut part: PartFile, object: &Verified) -> Result<(), TransferError> {
-    // All of it is right: whatever fails now, another try needs no byte.
-    part.keep_for_later();
-    let (id, file, description) = (object.object, part.file(), description(object));
-    let keep = || shared.store.keep(id, &Arrived { part: part.path(), file: &file }, &description);
-    let kept = match keep() {
-        Err(error) if error.kind() == ErrorKind::StorageFull && more_room(shared, id, object.len_bytes) => {
-            keep()
-        }
-        kept => kept,
-    };
-    kept.map_err(TransferError::System)
-}
-
-/// Makes room anew for an object that comes: other programs have filled the store's file system meanwhile.
-/// Gives whether it did.
-fn more_room(shared: &Shared, id: ObjectId, bytes: u64) -> bool {
-    let made = shared.limits.make_room(&shared.catalog, &shared.store, id, bytes);
-    made.inspect_err(|refusal| tracing::warn!(object = %id, %refusal, "no more room can be made")).is_ok()
-}
-
-fn description(object: &Verified) -> Description {
-    Description {
-        name: object.name.clone(),
-        kind: object.kind,
-        length: object.len_bytes,
-        mode: object.mode,
-        modified: object.modified,
-        root: object.root.clone(),
-        holder: None,
-        pinned: false,
-    }
 }
 
 /// The list of a set is here: its files are waited for.

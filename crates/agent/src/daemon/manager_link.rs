@@ -6,18 +6,23 @@
 //! are in use, and asks again for what it waits for. What is owed to the manager (releases, withdrawals) is
 //! said until a heartbeat confirms it.
 
+mod channel;
 mod directory;
 mod groups;
 mod lease;
 mod permits;
 mod removals;
+mod removing;
+mod streaming;
 mod streams;
 mod table;
 
+pub(super) use channel::addresses;
 pub(super) use directory::{HeldObject, Unpublished, Wish as ObjectWish, object_ref, refusal};
 pub(super) use groups::{GroupPath, GroupWanted};
-pub(super) use lease::{FabricWish, Lease, Peer, Wanted, addresses};
-pub(super) use streams::{Audience, Listening, Other, Published, Sends, Whereabouts};
+pub(super) use lease::{FabricWish, Lease, Peer, Wanted};
+pub(super) use streaming::{Listening, Published};
+pub(super) use streams::{Audience, Other, Sends, Whereabouts};
 
 use super::addresses::Place;
 use super::error::AgentError;

@@ -2,8 +2,10 @@
 
 use super::catalog::{Available, Send};
 use super::shared::Shared;
+use super::store::{Store, check_bytes};
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
+use polycast_types::ObjectId;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -96,4 +98,13 @@ impl Drop for Threads {
     fn drop(&mut self) {
         AT_WORK.fetch_sub(self.0, Ordering::Relaxed);
     }
+}
+
+/// Checks the bytes of an object that is given to a process here ([`check_bytes`]); those of an added one are
+/// its owner's.
+///
+/// # Errors
+/// They were changed since they were verified.
+pub(crate) fn check_here(store: &Store, id: ObjectId, object: &Available) -> Result<(), Refusal> {
+    if object.added_from.is_some() { Ok(()) } else { check_bytes(&store.path(id)) }
 }

@@ -386,7 +386,7 @@ impl Agent for Service {
         let _call = self.call(request.caller.as_ref(), user)?;
         let timeout = request.timeout_ms.map(Duration::from_millis);
         let object = self.shared.catalog.wait(id, user, timeout, request.known_only).await?;
-        super::store::check_here(&self.shared.store, id, &object)?;
+        super::opened::check_here(&self.shared.store, id, &object)?;
         self.shared.used(id);
         Ok(Response::new(convert::available(id, object, &self.shared.store.path(id), user)))
     }

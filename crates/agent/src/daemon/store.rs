@@ -7,7 +7,6 @@
 
 mod names;
 
-use super::catalog::Available;
 use super::error::AgentError;
 use super::users::Holder;
 use names::Names;
@@ -577,14 +576,6 @@ pub(crate) fn check_bytes(bytes: &Path) -> Result<(), Refusal> {
         bytes.display()
     );
     Err(Refusal::new(Kind::Path, message))
-}
-
-/// The same of an object that is given to a process here; one that was added is its owner's.
-///
-/// # Errors
-/// As there.
-pub(crate) fn check_here(store: &Store, id: ObjectId, object: &Available) -> Result<(), Refusal> {
-    if object.added_from.is_some() { Ok(()) } else { check_bytes(&store.path(id)) }
 }
 
 /// Removes a file; gives whether there was one.

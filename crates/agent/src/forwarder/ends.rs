@@ -1,6 +1,6 @@
 //! Ends behind the local face of a node: sources that read objects, and receivers that assemble them.
 
-use super::node::digest_of;
+use super::digest::digest_of;
 use crate::transfer::assembler::{Assembler, Check};
 use crate::transfer::bell::Bell;
 use crate::transfer::pull::sums::Sums;

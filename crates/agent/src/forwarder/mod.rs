@@ -12,6 +12,7 @@
 
 mod config;
 pub mod daemon;
+mod digest;
 mod ends;
 #[cfg(test)]
 mod kernel_tests;
@@ -21,9 +22,10 @@ mod port;
 pub(crate) mod tests;
 
 pub use config::{ForwarderConfig, ForwarderConfigError, NodeConfig, PortConfig, Replacement};
+pub(crate) use digest::digest_of;
 pub use ends::{ReceiverEnd, ReceiverEvent, SourceEnd};
+pub(crate) use node::Place;
 pub use node::{LinkEvent, NodeHandle, start};
-pub(crate) use node::{Place, digest_of};
 
 pub use polycast_api::report::TreeStatus;
 use polycast_protocol::pull::{ForwarderCounters, SourceCounters};

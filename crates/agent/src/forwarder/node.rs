@@ -1,5 +1,6 @@
 //! The thread of a node: packets in, packets out, and orders from its process.
 
+use super::digest::hash_of;
 use super::ends::{ReceiverEnd, SourceEnd};
 use super::port::Port;
 use super::{NodeConfig, NodeStatus, TreeStatus, tree_status};
@@ -697,15 +698,6 @@ fn deliver(
     if let Some(receiver) = receivers.get_mut(&data.name.transfer) {
         receiver.data(now, data, payload, asks);
     }
-}
-
-fn hash_of(handle: Handle, sn: u64, payload: &[u8]) -> [u8; 32] {
-    blake3::keyed_hash(&wire::digest_key(handle, sn), payload).into()
-}
-
-/// The digest by which a packet with this payload is named, of which `len` bytes are used.
-pub(crate) fn digest_of(handle: Handle, sn: u64, payload: &[u8], len: usize) -> wire::Digest {
-    wire::Digest::of_hash(&hash_of(handle, sn, payload), len)
 }
 
 #[cfg(test)]

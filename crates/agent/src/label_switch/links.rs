@@ -2,7 +2,7 @@
 //! whose neighbour does not answer probes (Orca section 3.4).
 
 use super::LabelSwitchError;
-use super::switches::in_space;
+use super::space::in_space;
 use crate::transfer::clock::wait;
 use polycast_net::interface;
 use polycast_net::link_watch::LinkWatch;

@@ -12,6 +12,7 @@ mod config;
 mod links;
 mod orders;
 mod rack_agent;
+mod space;
 mod switches;
 
 pub use config::{LabelSwitchConfig, Layer, LeafSettings, RackAgentConfig, SwitchConfig};

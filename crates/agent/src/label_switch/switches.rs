@@ -2,11 +2,12 @@
 
 use super::links::Links;
 use super::orders::{self, SwitchStatus};
+use super::space::in_space;
 use super::{LabelSwitchConfig, LeafSettings};
 use crate::callers::{Caller, Callers, CallersMax};
 use crate::rack::{Held, LeafController, LeafOptions, LeafSwitch, Losses, incarnation};
+use polycast_net::bpf::BpfError;
 use polycast_net::bpf::orca::{KernelSwitch, Layer, Packets, PodFields, SwitchSettings};
-use polycast_net::bpf::{BpfError, in_namespace};
 use polycast_net::words::WordsKey;
 use polycast_planning::labels::pod_labels::PodLabelFormat;
 use polycast_planning::labels::{LabelFormat, LabelPlanner, TreePath};
@@ -119,18 +120,6 @@ pub fn load(
         }
     }
     Ok(switch)
-}
-
-/// Runs something in a namespace, or here.
-pub(super) fn in_space<T: Send, E: Display + Send>(
-    namespace: Option<&Path>,
-    work: impl FnOnce() -> Result<T, E> + Send,
-) -> Result<T, String> {
-    let Some(path) = namespace else { return work().map_err(|error| error.to_string()) };
-    match in_namespace(path, work) {
-        Ok(done) => done.map_err(|error| error.to_string()),
-        Err(error) => Err(format!("{}: {error}", path.display())),
-    }
 }
 
 /// State of a switch beside its program.

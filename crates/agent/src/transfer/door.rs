@@ -1,34 +1,16 @@
-//! Entry point of connections to a transfer: a port of the transfer's own, or the one port of an agent, which
-//! all its transfers share.
+//! The one port of an agent, which all its transfers share.
 
 use super::bell::Bell;
-use super::error::TransferError;
-use super::strangers::Strangers;
 use polycast_net::frames::FrameStream;
-use polycast_net::tls::Security;
 use polycast_types::Handle;
 use polycast_wire::control::{Control, Hello, Overlay};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Limit on the visitors that have named their transfer, and that it has not taken in yet.
 const WAITING_MAX: usize = 256;
-
-/// Place where a transfer listens.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Listen {
-    /// At a port that the system chooses.
-    #[default]
-    Anywhere,
-    /// At this port, or not at all.
-    At(u16),
-    /// At this port, or at one that the system chooses where another program has it.
-    Rather(u16),
-    /// At the port of the agent, which passes on what comes for the transfer.
-    Shared(Door),
-}
 
 /// End of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,34 +19,6 @@ pub(crate) enum Side {
     Source,
     /// It gets it, and serves others.
     Receiver,
-}
-
-impl Listen {
-    /// Begins to listen on this interface.
-    pub(super) fn open(
-        &self,
-        interface: IpAddr,
-        handle: Handle,
-        side: Side,
-        security: Option<Security>,
-    ) -> Result<(Strangers, SocketAddr), TransferError> {
-        let at = |port: u16| {
-            let address = SocketAddr::from((interface, port));
-            TcpListener::bind(address).map_err(|source| TransferError::Listen { address, source })
-        };
-        let listener = match self {
-            Listen::Anywhere => at(0),
-            Listen::At(port) => at(*port),
-            Listen::Rather(port) => at(*port).or_else(|_| at(0)),
-            Listen::Shared(door) => {
-                let desk = door.desk(handle, side)?;
-                return Ok((Strangers::at_desk(desk, security.is_some()), door.address()));
-            }
-        }?;
-        listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?;
-        Ok((Strangers::new(listener, security), address))
-    }
 }
 
 /// The one port of an agent.
@@ -133,7 +87,7 @@ impl Door {
         *self.0.address.lock().unwrap_or_else(PoisonError::into_inner) = address;
     }
 
-    fn address(&self) -> SocketAddr {
+    pub(super) fn address(&self) -> SocketAddr {
         *self.0.address.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -141,7 +95,7 @@ impl Door {
         self.0.desks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn desk(&self, handle: Handle, side: Side) -> io::Result<Desk> {
+    pub(super) fn desk(&self, handle: Handle, side: Side) -> io::Result<Desk> {
         let queue = Arc::new(Queue { visitors: Mutex::default(), bell: Bell::new()? });
         // A transfer that is begun again takes the place of the one before, which is about to end.
         self.desks().insert((handle, side), Arc::clone(&queue));
@@ -210,8 +164,7 @@ impl Drop for Desk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::Ipv4Addr;
-    use std::net::TcpStream;
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
     fn visitor() -> Visitor {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

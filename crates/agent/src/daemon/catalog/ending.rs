@@ -1,7 +1,6 @@
 //! The receives and confirmations that run, also those whose object can be read already: they end with the
 //! agent.
 
-use super::Catalog;
 use polycast_api::error::{Kind, Refusal};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +33,21 @@ impl Endings {
     /// The agent ends.
     pub(super) fn receive(self: &Arc<Self>, flag: Arc<AtomicBool>) -> Result<Ending, Refusal> {
         self.enter(flag, usize::MAX)
+    }
+
+    /// Takes in the flag of a confirmation that begins.
+    ///
+    /// # Errors
+    /// The agent ends, or too much runs.
+    pub(super) fn confirm(self: &Arc<Self>) -> Result<Ending, Refusal> {
+        self.enter(Arc::default(), self.most)
+    }
+
+    /// Ends all that runs; nothing begins from now on.
+    pub(super) fn set_all(&self) {
+        let mut flags = self.lock();
+        flags.are_set = true;
+        flags.running.values().for_each(|flag| flag.store(true, Ordering::Relaxed));
     }
 
     fn enter(self: &Arc<Self>, flag: Arc<AtomicBool>, most: usize) -> Result<Ending, Refusal> {
@@ -78,35 +92,9 @@ impl Drop for Ending {
     }
 }
 
-impl Catalog {
-    /// A flag for a confirmation that begins now.
-    ///
-    /// # Errors
-    /// The agent ends, or too much runs.
-    pub(crate) fn ending(&self) -> Result<Ending, Refusal> {
-        self.endings.enter(Arc::default(), self.endings.most)
-    }
-
-    /// Ends all receives and confirmations; none begins from now on.
-    pub(crate) fn cancel_receives(&self) {
-        let mut flags = self.endings.lock();
-        flags.are_set = true;
-        flags.running.values().for_each(|flag| flag.store(true, Ordering::Relaxed));
-    }
-
-    /// Waits until nothing is being received.
-    pub(crate) async fn receives_ended(&self) {
-        let mut changes = self.changes.subscribe();
-        let runs = || {
-            let inner = self.lock();
-            inner.receiving > 0 || !inner.gathering.is_empty()
-        };
-        while runs() && changes.changed().await.is_ok() {}
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::Catalog;
     use super::super::tests::{description, id};
     use super::*;
 

@@ -1,7 +1,7 @@
 //! The states of all objects, what they have of the store, and which have changed lately: a caller that
 //! follows many objects looks at those that have changed, and not at all of them for each that comes.
 
-use super::State;
+use super::state::State;
 use polycast_types::{AppId, DataId, ObjectId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Deref;

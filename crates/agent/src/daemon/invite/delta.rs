@@ -4,7 +4,7 @@
 use super::super::catalog::Progress;
 use super::super::opened::{Guarded, Threads};
 use super::super::shared::Shared;
-use super::{keep, more_room};
+use super::keep::{keep, more_room};
 use crate::transfer::{Invitation, Keeper, Sink, TransferError, Verified};
 use polycast_net::delta::{DeltaError, apply};
 use polycast_net::hash::hex;

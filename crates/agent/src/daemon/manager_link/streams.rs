@@ -1,17 +1,14 @@
 //! Streams of messages at the manager (Orca section 4): create, join and leave, said again whenever a session
 //! begins.
 
-use super::lease;
-use super::{ANSWER_TIMEOUT, ManagerLink};
+use super::channel;
 use crate::transfer::Path;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager::agent_message::Message as Said;
 use polycast_api::manager::stream_news::News;
 use polycast_api::manager::{self as api, Channel, StreamNews};
 use polycast_net::seal::Secret;
-use polycast_protocol::leases::STREAMS_FROM;
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -77,45 +74,33 @@ pub(crate) struct Sends {
     pub next: Arc<AtomicU64>,
 }
 
-/// A stream that we send; it ends when this is dropped.
-pub(crate) struct Published {
-    link: ManagerLink,
-    name: String,
-    pub audience: watch::Receiver<Audience>,
-}
-
-/// A stream that we hear; left when this is dropped.
-pub(crate) struct Listening {
-    link: ManagerLink,
-    name: String,
-    pub whereabouts: watch::Receiver<Whereabouts>,
-}
-
 /// State of the link's streams.
 #[derive(Default)]
 pub(super) struct Streams {
-    created: BTreeMap<String, Created>,
-    joined: BTreeMap<String, Joined>,
+    pub created: BTreeMap<String, Created>,
+    pub joined: BTreeMap<String, Joined>,
 }
 
-struct Created {
-    request: u64,
-    sends: Sends,
-    secret: Option<Secret>,
-    shared: bool,
-    audience: watch::Sender<Audience>,
+/// A stream that we send, as the manager is told of it.
+pub(super) struct Created {
+    pub request: u64,
+    pub sends: Sends,
+    pub secret: Option<Secret>,
+    pub shared: bool,
+    pub audience: watch::Sender<Audience>,
 }
 
-struct Joined {
+/// A stream that we hear, as the manager is told of it.
+pub(super) struct Joined {
     /// Drawn for this: what answers another number was said for an earlier listener, and may be old.
-    ask: u64,
+    pub ask: u64,
     /// What we send ourselves, where every member does.
-    sends: Sends,
-    whereabouts: watch::Sender<Whereabouts>,
+    pub sends: Sends,
+    pub whereabouts: watch::Sender<Whereabouts>,
 }
 
 impl Created {
-    fn word(&self, name: &str) -> Said {
+    pub(super) fn word(&self, name: &str) -> Said {
         let (name, request_id, handle) = (name.to_string(), self.request, self.sends.handle);
         let secret = self.secret.as_ref().map(|secret| secret.reveal().to_vec()).unwrap_or_default();
         Said::CreateStream(api::CreateStream { name, request_id, handle, secret, shared: self.shared })
@@ -123,7 +108,7 @@ impl Created {
 }
 
 impl Joined {
-    fn word(&self, name: &str) -> Said {
+    pub(super) fn word(&self, name: &str) -> Said {
         let (name, sends) = (name.to_string(), Some(self.sends.handle));
         Said::JoinStream(api::JoinStream { name, ask: self.ask, sends })
     }
@@ -149,7 +134,7 @@ impl Streams {
     pub(super) fn path(&self, request: u64, path: Option<(&str, &Option<Channel>)>) -> bool {
         let Some(created) = self.of(request) else { return false };
         let path = path.and_then(|(fabric, channel)| {
-            let path = lease::path(channel.clone());
+            let path = channel::path(channel.clone());
             if let Err(refusal) = &path {
                 tracing::warn!(%refusal, "the path of a stream cannot be used");
             }
@@ -230,86 +215,6 @@ fn here(joined: api::StreamJoined) -> Result<Whereabouts, Refusal> {
         from,
     };
     let others = shared.then(|| senders.into_iter().map(other).collect());
-    let path = lease::path(channel)?;
+    let path = channel::path(channel)?;
     Ok(Whereabouts::Here { path, handle, fabric, source, address, secret, from, others })
-}
-
-impl ManagerLink {
-    /// Makes a stream, to which every member may send if it is `shared`. The secret is told to those that join, where
-    /// there is one.
-    ///
-    /// # Errors
-    /// There is one of this name, or the manager cannot be reached.
-    pub(crate) async fn create_stream(
-        &self,
-        name: &str,
-        sends: Sends,
-        secret: Option<Secret>,
-        shared: bool,
-    ) -> Result<Published, Refusal> {
-        let (audience, mut seen) = watch::channel(Audience::default());
-        let request = STREAMS_FROM + self.fresh_request();
-        {
-            let mut table = self.table();
-            if table.streams.created.contains_key(name) || table.streams.joined.contains_key(name) {
-                let message = format!("the stream '{name}' is sent or heard here already");
-                return Err(Refusal::new(Kind::StreamTaken, message));
-            }
-            let created = Created { request, sends, secret, shared, audience };
-            let word = created.word(name);
-            table.streams.created.insert(name.to_string(), created);
-            table.say(word);
-        }
-        let published = Published { link: self.clone(), name: name.into(), audience: seen.clone() };
-        let made = seen.wait_for(|audience| audience.made.is_some());
-        let Ok(Ok(audience)) = tokio::time::timeout(ANSWER_TIMEOUT, made).await else {
-            let message = format!("the manager at {} does not answer", self.manager());
-            return Err(Refusal::new(Kind::ManagerUnreachable, message));
-        };
-        audience.made.clone().unwrap_or(Ok(()))?;
-        drop(audience);
-        Ok(published)
-    }
-
-    /// Joins a stream, and sends to it if it is shared. What the manager says of it, a refusal too, is seen in
-    /// what this gives.
-    ///
-    /// # Errors
-    /// It is sent or heard here already.
-    pub(crate) fn join_stream(&self, name: &str, sends: Sends) -> Result<Listening, Refusal> {
-        let (sender, whereabouts) = watch::channel(Whereabouts::Unknown);
-        let mut table = self.table();
-        if table.streams.created.get(name).is_some_and(|created| !created.shared) {
-            let message = format!("the stream '{name}' is sent by this agent, which cannot join it");
-            return Err(Refusal::new(Kind::ReceiverTwice, message));
-        }
-        if table.streams.joined.contains_key(name) {
-            let message = format!("the stream '{name}' is heard here already");
-            return Err(Refusal::new(Kind::StreamTaken, message));
-        }
-        let joined = Joined { ask: RandomState::new().hash_one(name), sends, whereabouts: sender };
-        let word = joined.word(name);
-        table.streams.joined.insert(name.to_string(), joined);
-        table.say(word);
-        Ok(Listening { link: self.clone(), name: name.into(), whereabouts })
-    }
-}
-
-impl Drop for Published {
-    fn drop(&mut self) {
-        let mut table = self.link.table();
-        if let Some(created) = table.streams.created.remove(&self.name) {
-            // The manager ends the lease itself.
-            table.held.retain(|_, held| held.lease.request_id != created.request);
-            table.say(Said::EndStream(api::EndStream { name: self.name.clone() }));
-        }
-    }
-}
-
-impl Drop for Listening {
-    fn drop(&mut self) {
-        let mut table = self.link.table();
-        table.streams.joined.remove(&self.name);
-        table.say(Said::LeaveStream(api::LeaveStream { name: self.name.clone() }));
-    }
 }

@@ -1,7 +1,7 @@
 //! State of the link: open requests, paths leased to this agent, and releases owed to the manager.
 
+use super::channel::{self, route};
 use super::directory::Directory;
-use super::lease::{self, route};
 use super::permits::{Claim, Permits};
 use super::removals::Removals;
 use super::streams::Streams;
@@ -288,13 +288,13 @@ impl Table {
             if self.streams.path(replanned.request_id, Some((&held.lease.fabric, &held.lease.channel))) {
                 return;
             }
-            let left_out = lease::left_out(held.lease.channel.as_ref());
-            if let Some(outer) = lease::rerouted(before, held.lease.channel.clone()) {
+            let left_out = channel::left_out(held.lease.channel.as_ref());
+            if let Some(outer) = channel::rerouted(before, held.lease.channel.clone()) {
                 held.steering.reroute(outer, &replanned.reason);
                 held.steering.cut_off(left_out);
                 return;
             }
-            match lease::path(held.lease.channel.clone()) {
+            match channel::path(held.lease.channel.clone()) {
                 Ok(path @ Path::Multicast { .. }) => {
                     let (fabric, lost) = (held.lease.fabric.clone(), Some(replanned.reason));
                     held.steering.take_path(NextPath { fabric, path, bytes: None, lost });

@@ -4,7 +4,7 @@
 use super::super::catalog::Snapshot;
 use super::super::convert;
 use super::super::manager_link::{LinkState, ObjectWish};
-use super::super::store::check_here;
+use super::super::opened::check_here;
 use super::super::users::User;
 use super::Objects;
 use super::key::Digest;
