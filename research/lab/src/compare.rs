@@ -4,10 +4,9 @@
 //! A link's stress is what crossed it in proportion to the object, and a network's stress is what crossed all
 //! of its links in proportion to an ideal multicast, which crosses every link of one tree once.
 
-use crate::cast::LinkBytes;
 use crate::datacast;
 use crate::error::LabError;
-use crate::layout::Layout;
+use crate::layout::{Layout, LinkBytes};
 use crate::spec::{Network, Spec};
 use crate::system::require;
 use polycast_planning::trees::TreePlanner;

@@ -1,8 +1,8 @@
 //! The manager and the agents of a lab: real processes, each in the namespace of its host.
 
-use crate::cast::ProcessorTime;
 use crate::error::LabError;
 use crate::layout::{Host, Layout, MANAGER_PORT};
+use crate::processor_time::ProcessorTime;
 use crate::system::{Space, run};
 use polycast_api::client::AgentClient;
 use serde_json::Value;
@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A daemon that does nothing for this long hangs. One that uses the processor gets on, if slowly: the
@@ -371,4 +372,9 @@ pub(crate) struct Ready {
 fn log_file(places: &Places, name: &str) -> Result<File, LabError> {
     let path = places.logs.join(format!("{name}.log"));
     File::create(&path).map_err(|error| LabError::path("write", &path, &error))
+}
+
+pub(crate) fn lock(daemons: &Mutex<Daemons>) -> MutexGuard<'_, Daemons> {
+    // A thread that broke down while it killed something leaves the table whole.
+    daemons.lock().unwrap_or_else(PoisonError::into_inner)
 }

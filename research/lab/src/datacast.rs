@@ -6,8 +6,9 @@
 //! The manager knows the network, hears of its links from all of these processes, and plans the trees.
 
 use crate::daemons::{Daemons, Places, Ready};
+use crate::datacast_nodes::{arcs, interface, node_name};
 use crate::error::LabError;
-use crate::layout::{CONTROL_ADDRESS, Cable, End, Layout};
+use crate::layout::{CONTROL_ADDRESS, Layout};
 use crate::spec::{Network as Kind, Spec};
 use crate::system::Space;
 use polycast_agent::forwarder::daemon::Order;
@@ -44,51 +45,6 @@ pub(crate) const SWITCHES: &str = "switches";
 const LINKED_WITHIN: Duration = Duration::from_secs(30);
 /// Interval between checks of whether they do.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-
-/// A node's name, and that of its namespace: `h3`, `s17`.
-#[must_use]
-pub(crate) fn node_name(network: &Network, node: Node) -> String {
-    use polycast_topology::Graph;
-    if node < network.server_count() { format!("h{node}") } else { format!("s{node}") }
-}
-
-/// The interface at a port of a node.
-fn interface(port: u32) -> String {
-    format!("f{port}")
-}
-
-/// Returns true if an interface belongs to the fabric.
-pub(crate) fn is_fabric(interface: &str) -> bool {
-    interface.strip_prefix('f').is_some_and(|number| number.parse::<u32>().is_ok())
-}
-
-/// The cables of the fabric, each once.
-pub(crate) fn cables(network: &Network) -> Vec<Cable> {
-    let graph = CompactGraph::new(network);
-    let end = |node: Node, port: u32| {
-        let name = node_name(network, node);
-        End { space: Space::named(&name), node: name, interface: interface(port) }
-    };
-    let mut cables = Vec::new();
-    for (arc, node, port) in arcs(&graph) {
-        let far = graph.reverse(arc);
-        if arc < far {
-            let other = graph.target(arc);
-            let far_port = far - graph.arcs(other).start;
-            cables.push(Cable { a: end(node, port), b: end(other, far_port) });
-        }
-    }
-    cables
-}
-
-/// All arcs with the node and port where they begin.
-fn arcs(graph: &CompactGraph) -> impl Iterator<Item = (u32, Node, u32)> + '_ {
-    (0..graph.node_count()).flat_map(|node| {
-        let arcs = graph.arcs(node);
-        let first = arcs.start;
-        arcs.map(move |arc| (arc, node, arc - first))
-    })
-}
 
 /// The address at the beginning of an arc; both ends of a link have a network of their own.
 fn arc_address(graph: &CompactGraph, arc: u32) -> Ipv4Addr {
@@ -350,6 +306,7 @@ pub(crate) fn network_of(spec: &Spec) -> Option<Network> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::cables_of;
     use polycast_topology::Graph;
     use std::collections::BTreeSet;
 
@@ -358,7 +315,7 @@ mod tests {
         for text in ["bcube:4,2", "torus:4,2", "fat-tree:4,3"] {
             let network: Network = text.parse().unwrap();
             let graph = CompactGraph::new(&network);
-            assert_eq!(cables(&network).len(), network.link_count() as usize, "{text}");
+            assert_eq!(cables_of(&network).len(), network.link_count() as usize, "{text}");
             let addresses: BTreeSet<_> = arcs(&graph).map(|(arc, ..)| arc_address(&graph, arc)).collect();
             assert_eq!(addresses.len(), 2 * network.link_count() as usize, "{text}");
             for server in 0..network.server_count() {

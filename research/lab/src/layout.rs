@@ -1,8 +1,10 @@
 //! The nodes of a lab and the cables between them, as data.
 
+use crate::datacast_nodes::{arcs, interface, node_name};
 use crate::spec::{Network, Spec};
 use crate::system::Space;
-use polycast_topology::{Clos, Graph, Hybrid, Kind, Node, Wiring};
+use polycast_topology::{self as topology, Clos, CompactGraph, Graph, Hybrid, Kind, Node, Wiring};
+use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Port that the manager listens on.
@@ -103,6 +105,17 @@ impl Cable {
     }
 }
 
+/// Traffic that crossed a cable in one direction.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LinkBytes {
+    /// The node that sent.
+    pub from: String,
+    /// The node that received.
+    pub to: String,
+    /// All bytes of all Ethernet frames.
+    pub bytes: u64,
+}
+
 /// A whole lab.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Layout {
@@ -165,7 +178,7 @@ impl Layout {
             Network::Bridge { .. } => {}
             Network::Blast { hybrid, swapped, .. } => layout.blast(&hybrid, swapped),
             Network::Shufflecast { wiring, .. } => layout.shufflecast(&wiring),
-            Network::Datacast { network, .. } => layout.cables.extend(crate::datacast::cables(&network)),
+            Network::Datacast { network, .. } => layout.cables.extend(cables_of(&network)),
             Network::Orca { clos, .. } => layout.orca(&clos),
         }
         layout
@@ -363,6 +376,25 @@ pub fn splitter_input(splitter: u32) -> String {
 #[must_use]
 pub fn splitter_output(splitter: u32, output: u32) -> String {
     format!("s{splitter}x{output}")
+}
+
+/// The cables of a Datacast fabric, each once.
+pub(crate) fn cables_of(network: &topology::Network) -> Vec<Cable> {
+    let graph = CompactGraph::new(network);
+    let end = |node: Node, port: u32| {
+        let name = node_name(network, node);
+        End { space: Space::named(&name), node: name, interface: interface(port) }
+    };
+    let mut cables = Vec::new();
+    for (arc, node, port) in arcs(&graph) {
+        let far = graph.reverse(arc);
+        if arc < far {
+            let other = graph.target(arc);
+            let far_port = far - graph.arcs(other).start;
+            cables.push(Cable { a: end(node, port), b: end(other, far_port) });
+        }
+    }
+    cables
 }
 
 #[cfg(test)]

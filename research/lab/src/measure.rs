@@ -10,12 +10,11 @@ mod replication;
 
 pub use replication::Replicated;
 
-use crate::daemons::{Daemons, Places};
+use crate::daemons::{Daemons, Places, lock};
 use crate::error::LabError;
 use crate::label_switches;
 use crate::layout::{Host, Layout};
 use crate::spec::{Network, Spec};
-use crate::supervisor::{lock, start_rack_agent};
 use crate::world;
 use polycast_api::client::{AgentClient, MessageReceiver, Received, Session};
 use polycast_api::report::ControlStep;
@@ -502,6 +501,19 @@ async fn finish(sending: Sending, session: &Session, ears: Vec<Ear>) -> Result<F
         (flow.received, flow.lost) = (flow.received + received, flow.lost + lost);
     }
     Ok(flow)
+}
+
+/// Starts the agent of a rack at a host, and waits until it is ready.
+fn start_rack_agent(
+    daemons: &mut Daemons,
+    places: &Places,
+    spec: &Spec,
+    host: &Host,
+) -> Result<(), LabError> {
+    let number = host.name.trim_start_matches('h').parse();
+    let number = number.map_err(|error| LabError::system("name a host", error))?;
+    let ready = label_switches::start_rack_agent(spec, number, places, daemons)?;
+    daemons.await_ready(&ready)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 use crate::baselines::{self, Job};
 use crate::cast::{CastOptions, CastOutcome, UNEXPECTED};
 use crate::compare::Way;
-use crate::daemons::{Daemons, Places};
+use crate::daemons::{Daemons, Places, lock};
 use crate::error::LabError;
 use crate::failure::{At, Failure, What};
 use crate::layout::{self, Host, Layout};
@@ -17,7 +17,7 @@ use crate::soak::{Ground, SoakOptions, SoakOutcome};
 use crate::spec::{Network, Spec};
 use crate::system::Space;
 use crate::traffic::{Flow, Placed};
-use crate::{datacast, label_switches, optical, traffic, world};
+use crate::{datacast, datacast_nodes, label_switches, optical, traffic, world};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use polycast_api::report::ControlStep;
@@ -31,7 +31,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 /// Request to a supervisor.
@@ -175,24 +175,6 @@ struct Lab {
     control: Vec<ControlStep>,
 }
 
-pub(crate) fn lock(daemons: &Mutex<Daemons>) -> MutexGuard<'_, Daemons> {
-    // A thread that broke down while it killed something leaves the table whole.
-    daemons.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Starts the agent of a rack at a host, and waits until it is ready.
-pub(crate) fn start_rack_agent(
-    daemons: &mut Daemons,
-    places: &Places,
-    spec: &Spec,
-    host: &Host,
-) -> Result<(), LabError> {
-    let number = host.name.trim_start_matches('h').parse();
-    let number = number.map_err(|error| LabError::system("name a host", error))?;
-    let ready = label_switches::start_rack_agent(spec, number, places, daemons)?;
-    daemons.await_ready(&ready)
-}
-
 impl Lab {
     /// Sends something small from one rack after the other to all hosts, so that every request changes
     /// devices.
@@ -321,8 +303,9 @@ impl Lab {
             Way::Polycast | Way::SingleTree => self.send(options, &source, &receivers),
             _ => self.deliver_otherwise(options, &source, &receivers),
         };
-        let carries =
-            |interface: &str| datacast::network_of(&self.spec).is_none() || datacast::is_fabric(interface);
+        let carries = |interface: &str| {
+            datacast::network_of(&self.spec).is_none() || datacast_nodes::is_fabric(interface)
+        };
         let links = traffic::links_of(&self.layout, &source.name, carries);
         let interval = options.sample_ms.map(|ms| Duration::from_millis(ms.into()));
         let (outcome, readings) = traffic::beside(&source.name, &links, &flows, interval, deliver);

@@ -1,10 +1,10 @@
 //! Builds namespaces and cables, shapes them, cuts them and counts what crosses them.
 
-use crate::cast::LinkBytes;
 use crate::error::LabError;
 use crate::label_switches;
 use crate::layout::{
-    self, CONTROL_ADDRESS, Cable, End, GROUPS, Host, Layout, MANAGER_INTERFACE, OPTICS, OPTICS_INTERFACE,
+    self, CONTROL_ADDRESS, Cable, End, GROUPS, Host, Layout, LinkBytes, MANAGER_INTERFACE, OPTICS,
+    OPTICS_INTERFACE,
 };
 use crate::spec::{Network, Spec};
 use crate::system::{Space, run};
@@ -80,7 +80,7 @@ pub(crate) fn build(spec: &Spec, layout: &Layout) -> Result<(), LabError> {
     }
     if let Some(rate) = spec.rate {
         // The packet network beside a Datacast fabric is for control alone.
-        let is_shaped = |end: &End| datacast.is_none() || crate::datacast::is_fabric(&end.interface);
+        let is_shaped = |end: &End| datacast.is_none() || crate::datacast_nodes::is_fabric(&end.interface);
         let uplinks = layout.cables.iter().filter(|cable| cable.is_uplink());
         let uplinks: Vec<&End> = uplinks.flat_map(|cable| [&cable.a, &cable.b]).collect();
         let rate_of = |end: &End| match spec.network {
@@ -244,7 +244,7 @@ pub(crate) fn between<'a>(layout: &'a Layout, one: &str, other: &str) -> Option<
 pub(crate) fn set_rate(layout: &Layout, spec: &Spec, which: &str, rate_bps: u64) -> Result<(), LabError> {
     let between = which.split_once('-').map(|(one, other)| between(layout, one, other));
     let is_fabric = |end: &End| {
-        !matches!(spec.network, Network::Datacast { .. }) || crate::datacast::is_fabric(&end.interface)
+        !matches!(spec.network, Network::Datacast { .. }) || crate::datacast_nodes::is_fabric(&end.interface)
     };
     let own = |cable: &&Cable| {
         let ends = [&cable.a, &cable.b];

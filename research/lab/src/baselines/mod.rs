@@ -8,11 +8,11 @@ mod programs;
 mod ssh;
 mod tcp;
 
-use crate::cast::ProcessorTime;
 use crate::compare::Way;
 use crate::datacast;
 use crate::error::LabError;
 use crate::layout::{Host, Layout};
+use crate::processor_time::ProcessorTime;
 use crate::spec::Spec;
 use polycast_api::error::Kind;
 use polycast_api::report::{Delivery, ReceiverReport, Report};

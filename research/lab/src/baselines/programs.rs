@@ -2,9 +2,9 @@
 //! its copy.
 
 use super::{Done, Job, LOOK_AGAIN, STALLED_AFTER};
-use crate::cast::ProcessorTime;
 use crate::error::LabError;
 use crate::layout::Host;
+use crate::processor_time::ProcessorTime;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 use polycast_net::bpf::in_namespace;

@@ -2,8 +2,8 @@
 //! Orca's unicast (section 5.1).
 
 use super::{Done, Job, Outcome, STALLED_AFTER};
-use crate::cast::ProcessorTime;
 use crate::error::LabError;
+use crate::processor_time::ProcessorTime;
 use polycast_net::bpf::in_namespace;
 use rustix::time::{ClockId, clock_gettime};
 use std::fs::File;
