@@ -5,7 +5,6 @@
 //! asks of its own. No transfer ends because of that once its bytes are here.
 
 pub use crate::file_time::time_of;
-use crate::store::StoreError;
 use polycast_types::ModificationTime;
 use rustix::fs::{
     AtFlags, CWD, FlockOperation, Mode, OFlags, StatxAttributes, StatxFlags, Timespec, Timestamps, flock,
@@ -270,21 +269,6 @@ pub(crate) fn explained_name(error: io::Error, path: &Path) -> io::Error {
         return io::Error::new(error.kind(), "its file system takes no such name");
     }
     explained(error, path)
-}
-
-/// Returns true if a full disk or quota is the cause.
-#[must_use]
-pub fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
-        let lacks_room = matches!(error.downcast_ref(), Some(StoreError::Full { .. }));
-        if lacks_room || matches!(kind, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
 }
 
 /// Returns true if a file system has bytes for a file and no inode. File systems that make inodes as they

@@ -2,6 +2,7 @@
 
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
+use socket2::{Domain, Protocol, Socket, Type};
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
@@ -287,7 +288,7 @@ fn default_routes_in(table: &str) -> Vec<String> {
 /// The MTU of an interface, asked of the kernel (the file system may show another namespace's).
 #[allow(unsafe_code, reason = "no safe wrapper for this ioctl in the libraries at hand")]
 fn mtu(name: &str) -> io::Result<u32> {
-    let socket = crate::udp::socket_of(std::net::Ipv4Addr::UNSPECIFIED.into())?;
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
     // SAFETY: `ifreq` is plain old data for which all zeros is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if name.len() >= request.ifr_name.len() {

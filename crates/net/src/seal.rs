@@ -14,7 +14,7 @@
 //! Only members with the secret can read the object; two objects may never be sealed with the same secret.
 
 use crate::object::ObjectSource;
-use crate::tls::token::Binding;
+use crate::tls::binding::Binding;
 use aes::Aes128;
 use ctr::cipher::{
     BlockCipherEncrypt, InnerIvInit, KeyInit, StreamCipher, StreamCipherCoreWrapper, StreamCipherSeek,

@@ -5,8 +5,10 @@
 //! certificates show these, and the one that connects says which end it expects. What goes over the
 //! connection stays sealed even if the secret is found out later.
 
+pub(crate) mod binding;
 mod blocking;
 mod date;
+mod error;
 mod files;
 mod identity;
 mod key_file;
@@ -18,12 +20,14 @@ mod shared;
 mod stream;
 #[cfg(feature = "cluster")]
 mod talk;
-pub(crate) mod token;
+mod token;
 mod validity;
 mod watch;
 
+pub use binding::{BINDING_LEN, Binding};
 pub use blocking::Blocking;
 pub use date::Utc;
+pub use error::SealError;
 pub use files::{TlsFiles, TlsFilesError};
 pub use identity::{IdentityError, IdentityFiles};
 pub use key_file::KeyFileError;
@@ -33,69 +37,16 @@ pub(crate) use records::room_for;
 pub(crate) use stream::Pipe;
 #[cfg(feature = "cluster")]
 pub use talk::{Answering, ForeignServer, Remark, Talk};
-pub use token::{BINDING_LEN, Binding, Claim, JoinToken, NoToken, ShownToken, pin_of_pem};
+pub use token::{Claim, JoinToken, NoToken, ShownToken, pin_of_pem};
 
 use crate::seal::Secret;
 use files::{Stamp, Verifiers};
 use rustls::{ClientConfig, ServerConfig};
-use sentences::REVOKED;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The first byte of a connection that is sealed; frames begin with 0.
 const TLS_HANDSHAKE: u8 = 0x16;
-
-/// A connection that cannot be sealed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SealError {
-    /// It has shown another key.
-    #[error("the other end has another key or code: both need the same one")]
-    OtherKey,
-    /// It has refused ours.
-    #[error("the other end does not take this end's key or code: both need the same one")]
-    Refused,
-    /// No authority that this end trusts has issued its certificate.
-    #[error(
-        "the other end's certificate was not issued by an authority that this end trusts: name its authority in --tls-ca"
-    )]
-    ForeignCertificate,
-    /// Its certificate is of no use.
-    #[error("the other end's certificate is not accepted: {0}")]
-    Certificate(String),
-    /// It has been revoked.
-    #[error("the other end's certificate is not accepted: {}", REVOKED)]
-    Revoked,
-    /// It is another one than this end connects to.
-    #[error(transparent)]
-    OtherEnd(#[from] OtherEnd),
-    /// It has refused our certificate.
-    #[error("the other end does not accept this end's certificate: {0}")]
-    RefusedCertificate(&'static str),
-    /// It asks to see a certificate, and this end has none.
-    #[error(
-        "the other end asks to see a certificate, and this end has none: name --tls-ca, --tls-cert and --tls-key"
-    )]
-    AsksForOne,
-    /// It has none, where one is asked for.
-    #[error("the other end shows no certificate: start it with --tls-ca, --tls-cert and --tls-key")]
-    ShowsNone,
-    /// One end has a key, the other one a certificate.
-    #[error("one end has a key file and the other one a certificate: give both the same")]
-    OtherKind,
-    /// It has answered without TLS.
-    #[error(
-        "the other end does not seal its connections: start both ends with the same key, or both with --insecure"
-    )]
-    PeerIsPlain,
-    /// It begins TLS, and this end has no key.
-    #[error(
-        "the other end seals its connections, and this end has no key: start both ends with the same key, or both with --insecure"
-    )]
-    PeerSeals,
-    /// Anything else.
-    #[error("the connection cannot be sealed: {0}")]
-    Other(String),
-}
 
 /// Configuration of sealed connections, and of the ends that this one takes for members.
 #[derive(Clone)]

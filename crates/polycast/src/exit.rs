@@ -4,7 +4,7 @@ use crate::asked;
 use polycast_api::error::Kind;
 pub(crate) use polycast_api::error::{plain, without_numbers};
 use polycast_net::archive::ArchiveError;
-use polycast_net::file_system::is_full;
+use polycast_net::store::is_full;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;

@@ -2,11 +2,11 @@
 
 use polycast_api::error::Kind;
 use polycast_net::archive::ArchiveError;
-use polycast_net::file_system::is_full;
 use polycast_net::interface::InterfaceError;
 use polycast_net::object::{Changed, changed_in};
 use polycast_net::port_in_use::PortInUse;
 use polycast_net::store::StoreError;
+use polycast_net::store::is_full;
 use polycast_protocol::session::{Goodbye, NotCalledFor, Why};
 use polycast_types::{Duration, Printable, format_bytes};
 use std::fmt;

@@ -1,5 +1,6 @@
+use super::is_full;
 use super::*;
-use crate::file_system::{is_full, umask};
+use crate::file_system::umask;
 use polycast_testing::{Need, needs};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -4,9 +4,9 @@
 //! The address that one connects to is not looked at: agents move. What a member that connects may call
 //! itself is looked at where it says its name; see [`PeerNames`].
 
+use super::error::{REVOKED, SealError};
 use super::peer::{Expected, OtherEnd, PeerNames, Shown};
-use super::sentences::REVOKED;
-use super::{Ends, SealError, Strangers};
+use super::{Ends, Strangers};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature};

@@ -1,11 +1,11 @@
 //! Messages about a connection that cannot be sealed: at each end what that end can do about it.
 
+use super::date::Utc;
+use super::error::SealError;
 use super::files::LongChain;
-use super::{OtherEnd, PeerNames, SealError, Utc};
+use super::peer::{OtherEnd, PeerNames};
 use rustls::{AlertDescription, CertificateError, Error, InvalidMessage, OtherError, PeerIncompatible};
 
-pub(super) const REVOKED: &str =
-    "its authority has revoked it (--tls-crl): give the machine another one, if it is to take part";
 const PURPOSE: &str = "it is not for clients and servers of TLS: issue one with the extended key usages serverAuth and clientAuth";
 const DAMAGED: &str = "it is damaged, or no certificate: issue it again";
 const METHOD: &str = "it, or one between it and its authority, is signed by a method that is not taken, such as SHA-1 or MD5: issue one \

@@ -1,7 +1,7 @@
 //! The bytes of one connection, sealed or plain, without blocking.
 
+use super::binding::EXPORTER;
 use super::records::{HEAD_LEN, Records};
-use super::token::EXPORTER;
 use super::watch::Watch;
 use super::{BINDING_LEN, Binding, Expected, PeerNames, SealError, Security, TLS_HANDSHAKE};
 use crate::frames::FrameError;

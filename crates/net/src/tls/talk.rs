@@ -5,7 +5,7 @@ mod pinned;
 
 pub use foreign::ForeignServer;
 
-use super::token::EXPORTER;
+use super::binding::EXPORTER;
 use super::watch::Watch;
 use super::{BINDING_LEN, Binding, Expected, PeerNames, SealError, Security, Shown, TLS_HANDSHAKE};
 use rustls::ClientConfig;

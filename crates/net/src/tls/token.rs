@@ -4,6 +4,7 @@
 //! connection (RFC 9266), one name and one request. One that hears it can do nothing with it, not even over
 //! another connection to the same manager.
 
+use super::binding::Binding;
 use crate::hash::{hex, parse_hex};
 use polycast_wire::control::Hash;
 use rustls::pki_types::CertificateDer;
@@ -18,22 +19,6 @@ const MARK: &str = "polycast";
 const ID_LEN: usize = 8;
 const SECRET_LEN: usize = 32;
 const PIN_LEN: usize = 32;
-
-/// Value that no other connection has, and that its two ends alone know: its exporter (RFC 9266).
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Binding(pub [u8; BINDING_LEN]);
-
-/// Label with which it is exported.
-pub(super) const EXPORTER: &[u8] = b"EXPORTER-Channel-Binding";
-/// Bytes of it.
-pub const BINDING_LEN: usize = 32;
-
-/// It must not get into a log.
-impl fmt::Debug for Binding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Binding(..)")
-    }
-}
 
 /// Claim that a token is shown for.
 #[derive(Clone, Copy, Debug)]
@@ -186,6 +171,7 @@ impl FromStr for JoinToken {
 
 #[cfg(test)]
 mod tests {
+    use super::super::binding::BINDING_LEN;
     use super::*;
 
     #[test]
