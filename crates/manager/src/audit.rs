@@ -13,16 +13,18 @@
 //! for that. So a machine that loses its power loses the lines of the last moment, and a manager that dies
 //! those that waited. What is cut off in the middle of a line is removed at the next start, which says so.
 
+mod chain;
 mod check;
 mod head;
 
+pub use chain::LINE_LEN_MAX;
 pub use check::{Broken, Verified, verify};
 pub use head::Head;
 
+use chain::{BEGINNING, chain_of, full, hash_of};
 use check::first_number;
 use head::key_of;
 use polycast_net::audit_key::AuditKey;
-use polycast_net::hash::{bytes_hash, hex};
 use polycast_net::seal::Secret;
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
@@ -39,14 +41,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const LINES_MAX: usize = 65_536;
 /// Lines that are written at once.
 const BATCH_MAX: usize = 1_024;
-/// The longest line: what names more is cut before.
-pub const LINE_LEN_MAX: usize = 64 << 10;
 /// Interval at which the head of the log is written: cut-off lines are noticed if they are older.
 const HEAD_EVERY: Duration = Duration::from_secs(60);
 /// Begins the name of the log with what was refused.
 const REFUSALS: &str = "refusals-";
-/// Stands before the first line of all.
-const BEGINNING: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// Location of the audit log, and how much of it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -237,17 +235,6 @@ fn own_head(path: &Path, key: &AuditKey) -> Option<Head> {
         None
     });
     read.filter(|head| head.key == key.public())
-}
-
-/// The hash of a line, without its end.
-fn hash_of(line: &[u8]) -> String {
-    hex(&bytes_hash(line))
-}
-
-/// The number of a line, and the hash of the one before.
-fn chain_of(line: &[u8]) -> Option<(u64, String)> {
-    let value: Value = serde_json::from_slice(line).ok()?;
-    Some((value["n"].as_u64()?, value["before"].as_str()?.to_string()))
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -457,13 +444,6 @@ impl Book {
             _ => std::fs::rename(path, full(path, 1)),
         }
     }
-}
-
-/// The name of a full file.
-fn full(path: &Path, number: usize) -> PathBuf {
-    let mut name = path.as_os_str().to_os_string();
-    name.push(format!(".{number}"));
-    name.into()
 }
 
 /// The number of the oldest line that is there; `next` where there is none.

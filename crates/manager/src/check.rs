@@ -8,7 +8,7 @@ mod probe;
 pub use etcd::{EtcdFindings, EtcdServerFindings};
 pub use probe::{ProbeFindings, ProbedOutput, ProbedPort};
 
-use self::probe::{Cabling, Optics, Place, Probe};
+use self::probe::{Cabling, LOOK_AGAIN, Optics, Place, Probe};
 use crate::config::ManagerConfig;
 use crate::devices::SwitchDoor;
 use crate::fabrics::tors::{self, TorSettings};
@@ -26,8 +26,6 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Interval at which the check polls whether a switch has connected.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Minimum time that a probe waits for light.
 const SETTLE_MIN: Duration = Duration::from_secs(1);
 

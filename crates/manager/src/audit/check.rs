@@ -1,7 +1,7 @@
 //! Checks whether an audit log is still as it was written.
 
+use super::chain::{BEGINNING, LINE_LEN_MAX, chain_of, full, hash_of};
 use super::head::{self, Head};
-use super::{BEGINNING, LINE_LEN_MAX, chain_of, full, hash_of};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};

@@ -7,7 +7,6 @@
 //! left alone, whosesoever they are, and when the probe ends, however it does, what it may have made is
 //! looked for and taken down.
 
-use super::LOOK_AGAIN;
 use polycast_net::devices::circuits::{Circuit, CircuitError, Dialect, Held};
 use polycast_topology::PortTable;
 use serde::Serialize;
@@ -16,6 +15,8 @@ use std::fmt;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
+/// Interval at which a check polls a switch.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Maximum duration of a probe.
 pub(super) const PROBE_MAX: Duration = Duration::from_secs(600);
 /// Racks' ports from which light is tried before a port counts as dark.

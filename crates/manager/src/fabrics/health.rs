@@ -1,6 +1,5 @@
 //! Meaning of dark fibres and silent switches for a fabric's network.
 
-use super::lit::LitRack;
 use crate::devices::Fibre;
 use polycast_api::forwarder::Word;
 use polycast_planning::orca::Orca;
@@ -47,6 +46,15 @@ pub enum Light {
     WhenLit,
     /// Nothing: its ports say that they have light whether or not there is any.
     Ignored,
+}
+
+/// A rack that receives over a circuit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct LitRack {
+    /// The rack, and which of its fibres.
+    pub(crate) fibre: (u32, u32),
+    /// The receivers in it.
+    pub(crate) hosts: BTreeSet<HostId>,
 }
 
 /// Draws conclusions from what devices say.

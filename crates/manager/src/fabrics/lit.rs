@@ -2,24 +2,15 @@
 //! never has any: splitters know no way back. So a port is judged while a path that is set up leads light to
 //! it, and not before the time that a port takes to notice.
 
-use super::health::{Health, Light, Verdict};
+use super::health::{Health, Light, LitRack, Verdict};
 use crate::devices::Fibre;
-use polycast_planning::{DeviceCommand, Failure, HostId, Plan, PlanId, RackPort, Resource};
+use polycast_planning::{DeviceCommand, Failure, Plan, PlanId, RackPort, Resource};
 use polycast_topology::PortTable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// Racks that miss the same light say so within this time: what they have in common is known only then.
 const GATHERED_FOR: Duration = Duration::from_millis(30);
-
-/// A rack that receives over a circuit.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct LitRack {
-    /// The rack, and which of its fibres.
-    pub(crate) fibre: (u32, u32),
-    /// The receivers in it.
-    pub(crate) hosts: BTreeSet<HostId>,
-}
 
 /// The racks that a plan leads light to by circuits.
 pub(crate) fn lit_racks(plan: &Plan) -> Vec<LitRack> {
@@ -173,6 +164,7 @@ impl Health for OfCircuits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polycast_planning::HostId;
     use polycast_topology::Hybrid;
 
     const GRACE: Duration = Duration::from_millis(400);
