@@ -2,7 +2,6 @@
 
 use crate::counts::Counts;
 use crate::files::{Endpoint, Files};
-use crate::origin::repository::digest_of;
 use crate::place::{FilePlace, is_commit};
 use crate::trouble::Trouble;
 use crate::upstream::{Digest, Upstream};
@@ -172,9 +171,23 @@ fn check_path(path: &str) -> Result<(), String> {
     }
 }
 
+/// Reads what a list of files says of one: SHA-256 of large files, the Git digest of others.
+fn digest_of(entry: &Value) -> Option<(Digest, String, u64)> {
+    let of = |text: Option<&str>, len: usize| {
+        let is_hex = |text: &&str| text.len() == len && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        text.filter(is_hex).map(str::to_ascii_lowercase)
+    };
+    let large = &entry["lfs"];
+    if !large.is_null() {
+        return Some((Digest::Sha256, of(large["oid"].as_str(), 64)?, large["size"].as_u64()?));
+    }
+    Some((Digest::Git, of(entry["oid"].as_str(), 40)?, entry["size"].as_u64()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn no_listed_file_lies_outside() {
@@ -182,5 +195,15 @@ mod tests {
         for path in ["../a", "a/../../b", "/etc/passwd", "a//b", "", "."] {
             check_path(path).unwrap_err();
         }
+    }
+
+    #[test]
+    fn lists_name_digests() {
+        let (sha256, git) = ("A1".repeat(32), "b2".repeat(20));
+        let large = json!({ "oid": git, "size": 7, "lfs": { "oid": sha256, "size": 9 } });
+        assert_eq!(digest_of(&large), Some((Digest::Sha256, "a1".repeat(32), 9)));
+        assert_eq!(digest_of(&json!({ "oid": git, "size": 7 })), Some((Digest::Git, git.clone(), 7)));
+        assert_eq!(digest_of(&json!({ "oid": "1", "size": 7 })), None);
+        assert_eq!(digest_of(&json!({ "oid": git, "size": 7, "lfs": { "size": 9 } })), None);
     }
 }

@@ -3,7 +3,7 @@
 use super::{Found, Part, Reader, Servers, answered, resumed};
 use crate::place::{FilePlace, is_commit};
 use crate::pull::{self, Listed, Repository};
-use crate::upstream::{Digest, Meta, Upstream};
+use crate::upstream::{Meta, Upstream};
 use axum::http::{HeaderValue, Method, Request, header};
 use percent_encoding::percent_decode_str;
 use polycast_types::without_secrets;
@@ -150,19 +150,6 @@ impl HubFile {
     }
 }
 
-/// Reads what a list of files says of one: SHA-256 of large files, the Git digest of others.
-pub(crate) fn digest_of(entry: &serde_json::Value) -> Option<(Digest, String, u64)> {
-    let of = |text: Option<&str>, len: usize| {
-        let is_hex = |text: &&str| text.len() == len && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        text.filter(is_hex).map(str::to_ascii_lowercase)
-    };
-    let large = &entry["lfs"];
-    if !large.is_null() {
-        return Some((Digest::Sha256, of(large["oid"].as_str(), 64)?, large["size"].as_u64()?));
-    }
-    Some((Digest::Git, of(entry["oid"].as_str(), 40)?, entry["size"].as_u64()?))
-}
-
 fn in_words(why: &str) -> String {
     without_secrets(why).into_owned()
 }
@@ -170,7 +157,6 @@ fn in_words(why: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn repositories_and_files_are_read() {
@@ -194,15 +180,5 @@ mod tests {
         {
             of(wrong).unwrap_err();
         }
-    }
-
-    #[test]
-    fn lists_name_digests() {
-        let (sha256, git) = ("A1".repeat(32), "b2".repeat(20));
-        let large = json!({ "oid": git, "size": 7, "lfs": { "oid": sha256, "size": 9 } });
-        assert_eq!(digest_of(&large), Some((Digest::Sha256, "a1".repeat(32), 9)));
-        assert_eq!(digest_of(&json!({ "oid": git, "size": 7 })), Some((Digest::Git, git.clone(), 7)));
-        assert_eq!(digest_of(&json!({ "oid": "1", "size": 7 })), None);
-        assert_eq!(digest_of(&json!({ "oid": git, "size": 7, "lfs": { "size": 9 } })), None);
     }
 }
