@@ -14,6 +14,7 @@
 //! use, and it takes them over, so that no path is lent a second time while a transfer uses it. One that
 //! knows what was lent takes over nothing that it does not know, however it is named.
 
+mod advice;
 mod changes;
 mod check;
 mod claims;
@@ -28,13 +29,14 @@ mod set_up;
 mod state;
 mod words;
 
-pub use external::{Advice, Asked, AskedLease, AskedRequest, ExternalConfig, NoAdvice, Question};
+pub use advice::{Advice, AskedLease, AskedRequest, NoAdvice, Question};
+pub use external::{Asked, ExternalConfig};
 pub use members::{Member, Presence, SessionsConfig, Unreachable};
-pub use parts::{Drained, Suspect};
 pub use state::{Record, RecordKey, SetAside, host_numbers};
 pub use words::{
-    AgentKey, Denial, GROUPS_FROM, Going, Grant, HeldLease, Input, Join, JoinRefusal, LeaseView, NotMember,
-    Output, PathRequest, PathState, PendingView, Receivers, ReleaseReason, RequestKey, STREAMS_FROM, Wait,
+    AgentKey, Denial, Drained, GROUPS_FROM, Going, Grant, HeldLease, Input, Join, JoinRefusal, LeaseView,
+    NotMember, Output, PathRequest, PathState, PendingView, Receivers, ReleaseReason, RequestKey,
+    STREAMS_FROM, Suspect, Wait,
 };
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};

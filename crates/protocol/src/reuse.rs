@@ -13,9 +13,13 @@
 //! Where many groups in a row are lacking, they may have moved: then an older version is searched for them
 //! (`shifted`).
 
+mod act;
 mod shifted;
 
+pub use act::{Act, Look, Seek};
+
 use crate::push::Geometry;
+use act::WORTH;
 use alloc::vec::Vec;
 use polycast_types::RangeSet;
 use shifted::Shifted;
@@ -25,8 +29,6 @@ pub const VERSIONS_MAX: usize = 4;
 /// Part of the object, and minimum number of groups, after which a version may be left alone.
 const TRIAL_PART: u64 = 8;
 const TRIAL_LEAST: u64 = 64;
-/// A version that has had less than one group in this number is left alone then.
-const WORTH: u64 = 16;
 
 /// Something that may have groups of the object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,39 +39,6 @@ pub struct Version {
     pub whole: bool,
     /// It may have groups of the object at other places.
     pub shifts: bool,
-}
-
-/// A group that is to be looked at.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Look {
-    /// In which version, by its number in the list.
-    pub version: usize,
-    /// The group.
-    pub group: u64,
-    /// Offset of its bytes in the version.
-    pub at: u64,
-}
-
-/// Places of a version where a group that lacks may begin.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Seek {
-    /// In which version, by its number in the list.
-    pub version: usize,
-    /// The first place.
-    pub from: u64,
-    /// Behind the last one.
-    pub to: u64,
-}
-
-/// Actions for the driver.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Act {
-    /// Look at a group.
-    Look(Look),
-    /// Ask the source for the sums of the groups.
-    AskSums,
-    /// Find the first of these places where the sum is that of a group which is not here yet.
-    Seek(Seek),
 }
 
 /// Events that the search handles.

@@ -3,8 +3,8 @@
 //! A host is drained by its name, whichever run of its agent is here and whichever manager leads, until an
 //! operator takes it back. It may still send: what only it has, others can get.
 
-use super::parts::{DRAINED_MAX, Drained};
-use super::words::{Denial, PathRequest, Receivers};
+use super::parts::DRAINED_MAX;
+use super::words::{Denial, Drained, PathRequest, Receivers};
 use super::{Leases, RecordKey};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;

@@ -8,7 +8,7 @@
 //! found dead again; then the part is doubtful, so that only those try it who have nothing else. A transfer
 //! that reaches all receivers over a part acquits it.
 
-use super::words::{Output, ReleaseReason, RequestKey};
+use super::words::{Drained, Output, ReleaseReason, RequestKey, Suspect};
 use super::{Leases, RecordKey};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -17,7 +17,6 @@ use alloc::vec::Vec;
 use polycast_planning::estimate::Learned;
 use polycast_planning::{Cause, Failure, HostId, PartName, PlanId, Running};
 use polycast_types::{Duration, Time};
-use serde::{Deserialize, Serialize};
 
 /// Time that a part rests at first, and the longest.
 const REST: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(600));
@@ -29,24 +28,6 @@ const SPLITTERS_MAX: u32 = 4_096;
 pub(super) const SUSPECTED_MAX: usize = 4_096;
 /// Maximum number of parts that are taken out by name, and of hosts that are drained.
 pub(super) const DRAINED_MAX: usize = 4_096;
-
-/// A part that may be dead.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Suspect {
-    /// The part.
-    pub what: Failure,
-    /// Number of transfers that reached none of the receivers whose paths lead through it, since one last
-    /// did.
-    pub times: u32,
-    /// Number of rests since then.
-    pub rests: u32,
-    /// Until when it rests, or did; when it was suspected, if it never has.
-    pub until: Time,
-    /// Set while it rests.
-    pub is_resting: bool,
-    /// Reason, in a sentence.
-    pub why: String,
-}
 
 /// Report of a source on its path.
 #[derive(Clone, Debug)]
@@ -100,17 +81,6 @@ impl Parts {
             assert!(!suspect.is_resting || suspect.rests > 0, "{what:?} rests for no reason");
         }
     }
-}
-
-/// Result of a request to take a part out of use, or back.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Drained {
-    /// Set if the request has changed anything.
-    pub is_new: bool,
-    /// Number of paths in use that have moved to other parts.
-    pub moved: usize,
-    /// Number of paths that have ended because there is no other.
-    pub ended: usize,
 }
 
 impl Leases {

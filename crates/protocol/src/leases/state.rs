@@ -7,8 +7,7 @@
 //! transfers to learn.
 
 use super::members::{Member, Presence};
-use super::parts::Suspect;
-use super::words::{AgentKey, Grant, RequestKey};
+use super::words::{AgentKey, Grant, RequestKey, Suspect};
 use super::{Lease, Leases, PLANS_END, Waiting};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;

@@ -1,7 +1,6 @@
 //! Messages between agents and the manager (Republic Table II), as values.
 
-use super::external::{Advice, NoAdvice, Question};
-use super::parts::{Drained, Suspect};
+use super::advice::{Advice, NoAdvice, Question};
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -672,4 +671,33 @@ pub struct PendingView<'a> {
     pub since: Time,
     /// Its state.
     pub wait: Wait,
+}
+
+/// A part that may be dead.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Suspect {
+    /// The part.
+    pub what: Failure,
+    /// Number of transfers that reached none of the receivers whose paths lead through it, since one last
+    /// did.
+    pub times: u32,
+    /// Number of rests since then.
+    pub rests: u32,
+    /// Until when it rests, or did; when it was suspected, if it never has.
+    pub until: Time,
+    /// Set while it rests.
+    pub is_resting: bool,
+    /// Reason, in a sentence.
+    pub why: String,
+}
+
+/// Result of a request to take a part out of use, or back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Drained {
+    /// Set if the request has changed anything.
+    pub is_new: bool,
+    /// Number of paths in use that have moved to other parts.
+    pub moved: usize,
+    /// Number of paths that have ended because there is no other.
+    pub ended: usize,
 }

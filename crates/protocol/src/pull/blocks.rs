@@ -3,7 +3,15 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::lists::Shape;
+/// Division of an object's lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) group_bytes: u32,
+    pub(super) groups: u64,
+    pub(super) sections: u64,
+    /// Numbers that each section has for its packets.
+    pub(super) stride: u64,
+}
 
 /// The division of an object into packets, and of packets into the blocks that trees carry as wholes.
 ///

@@ -15,7 +15,7 @@ use core::ops::Range;
 
 use polycast_wire::pull::{DIGEST_LEN, digest_len};
 
-use super::blocks::Blocks;
+use super::blocks::{Blocks, Shape};
 
 /// Groups of the first section; the next ones have twice as many as the one before.
 pub const SECTION_GROUPS: u64 = 8;
@@ -29,16 +29,6 @@ const PAYLOAD_LEAST: u16 = 64;
 const LEVELS_MAX: usize = 12;
 /// So many sections are asked for at a time.
 const SECTIONS_AT_ONCE: u64 = 3;
-
-/// Division of an object's lists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
-    group_bytes: u32,
-    groups: u64,
-    sections: u64,
-    /// Numbers that each section has for its packets.
-    stride: u64,
-}
 
 /// Position of a packet of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,12 +21,13 @@ pub mod patches;
 mod peer;
 mod receiver;
 mod sender;
+mod words;
 
 pub use attempt::{AttemptInterval, FullRate};
 pub use geometry::Geometry;
 pub use pacing::Pacer;
 pub use receiver::{BATCH_MAX, Input as ReceiverInput, Output as ReceiverOutput, Receiver, ReceiverConfig};
-pub use sender::{
-    Input as SenderInput, Output as SenderOutput, Pace, PeerId, PeerStatus, Sender, SenderConfig, SlowPolicy,
-    Slower,
+pub use sender::Sender;
+pub use words::{
+    Input as SenderInput, Output as SenderOutput, Pace, PeerId, PeerStatus, SenderConfig, SlowPolicy, Slower,
 };

@@ -4,7 +4,7 @@
 //! The XOR of several fragments helps every receiver that lacks exactly one of them: with sixteen receivers
 //! that lose 1 % each, repairs cost little more than 1 % instead of 15 %.
 
-use super::sender::PeerId;
+use super::words::PeerId;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use polycast_types::RangeSet;

@@ -10,7 +10,7 @@ mod trials;
 
 pub(super) use look::per_second;
 
-use super::sender::PeerId;
+use super::words::PeerId;
 use crate::session::Why;
 use core::ops::Range;
 use has::Has;

@@ -8,15 +8,13 @@ mod racks;
 mod sent;
 mod slow;
 mod window;
-mod words;
-
-pub use words::{Input, Output, Pace, PeerId, PeerStatus, SenderConfig, SlowPolicy, Slower};
 
 use super::attempt::{CLEAN_PACKETS, FullRate, Settling};
 use super::congestion::Congestion;
 use super::overlay::Mesh;
 use super::patches::combine;
 use super::peer::{Peer, Service};
+use super::words::{Input, Output, Pace, PeerId, PeerStatus, SenderConfig, SlowPolicy, Slower};
 use crate::session::Why;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;

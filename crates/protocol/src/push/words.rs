@@ -1,8 +1,8 @@
-//! Settings, inputs, outputs and status of the sender.
+//! Settings, inputs, outputs and status of the sender, and the receivers that they name.
 
-use super::super::attempt::{AttemptInterval, FullRate};
-use super::super::geometry::Geometry;
-use super::super::overlay::Candidates;
+use super::attempt::{AttemptInterval, FullRate};
+use super::geometry::Geometry;
+use super::overlay::Candidates;
 use crate::session::{PROGRESS_WITHIN, Why};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;

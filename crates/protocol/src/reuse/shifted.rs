@@ -10,7 +10,7 @@
 //! receiver begins. So it begins where the first group lacks, and a version whose next groups have next to
 //! nothing is left alone.
 
-use super::{Act, Look, Seek, WORTH};
+use super::act::{Act, Look, Seek, WORTH};
 use crate::push::Geometry;
 use polycast_types::RangeSet;
 

@@ -9,7 +9,7 @@
 
 mod layout;
 
-use super::super::sender::PeerId;
+use super::super::words::PeerId;
 use super::mix;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;

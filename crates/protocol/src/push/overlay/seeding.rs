@@ -7,7 +7,7 @@
 //! One that has kept several back gets no more of those that no other has. A member that stands apart, as
 //! none may fetch from it, gets all groups beside the others.
 
-use super::super::sender::PeerId;
+use super::super::words::PeerId;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec;
 use alloc::vec::Vec;

@@ -1,7 +1,7 @@
 //! Trials of the sender with a receiver that holds the others.
 
 use super::look::Look;
-use crate::push::sender::Slower;
+use crate::push::words::Slower;
 use polycast_types::{Duration, Time};
 
 /// Trials, and what they have shown.

@@ -8,7 +8,7 @@
 //! fetches from it, as it would hold all others if it were slow. Without names of zones and racks, or with
 //! the same everywhere, all members fetch from all.
 
-use super::super::super::sender::PeerId;
+use super::super::super::words::PeerId;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
