@@ -3,6 +3,7 @@
 mod arrows;
 mod changed;
 mod ci;
+mod circles;
 mod code;
 mod dist;
 mod doc_comments;
@@ -63,7 +64,8 @@ Tasks:
   packaging     Test the alert rules, the dashboard, the Helm chart and the Ansible role with the real programs
   spark [V]..   Build the jar for Apache Spark, and run jobs with it: of Spark 4, or those of 4 and 3.5 that are named; --short leaves
                 out those that take long
-  arrows        Show which crate uses which, and check that arrows only point down
+  arrows        Show which crate uses which, and check that arrows only point down, and that no crate has more modules
+                that use each other in a circle than it had
   tidy          Check the rules of style that no other tool knows, for code and documents;
                 links between documents, and that docs/README.md names every page";
 
@@ -95,7 +97,8 @@ fn main() -> ExitCode {
         "arrows" => {
             let workspace = workspace::load();
             println!("{}", arrows::picture(&workspace.members));
-            report(&[arrows::check(&workspace.members), purity::check(&workspace)].concat())
+            let circles = circles::check(&workspace.members, &workspace.sources);
+            report(&[arrows::check(&workspace.members), purity::check(&workspace), circles].concat())
         }
         "tidy" => {
             let workspace = workspace::load();
