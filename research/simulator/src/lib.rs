@@ -9,6 +9,9 @@
 
 extern crate alloc;
 
+mod agenda;
 pub mod flow;
 pub mod overlay;
 pub mod packet;
+
+pub use agenda::{Agenda, Wakes};

@@ -14,6 +14,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 use polycast_protocol::push::feedback::{Feedback, FeedbackConfig, FeedbackInput, FeedbackOutput};
+use polycast_simulator::Agenda;
 use polycast_types::{Duration, Time};
 use polycast_wire::control::Control;
 
@@ -60,8 +61,9 @@ struct World<'r> {
     message_loss: u64,
     delay: Duration,
     /// Messages on their way to the speaker: from whom, in which session.
-    on_way: BTreeMap<(Time, u64), (u32, u64, Control<'static>)>,
-    sequence: u64,
+    on_way: Agenda<(u32, u64, Control<'static>)>,
+    /// Number of outputs of the speaker.
+    outputs: u64,
     /// For whom the speaker speaks.
     spoken_for: BTreeSet<u32>,
     /// The most losses that each has told of in its session.
@@ -105,16 +107,16 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
         message_loss: if random.one_in(2) { 0 } else { random.magnitude(1..=300) },
         delay: Duration(random.magnitude(50_000..=5_000_000)),
         random,
-        on_way: BTreeMap::new(),
-        sequence: 0,
+        on_way: Agenda::default(),
+        outputs: 0,
         spoken_for: BTreeSet::new(),
         told_lost: BTreeMap::new(),
         hash: seed | 1,
         coverage: Coverage::default(),
     };
     let failure = world.live().err();
-    let World { hash, sequence, coverage, .. } = world;
-    Verdict { seed, case, failure, trace_hash: hash, events: sequence, coverage }
+    let World { hash, on_way, outputs, coverage, .. } = world;
+    Verdict { seed, case, failure, trace_hash: hash, events: on_way.planned() + outputs, coverage }
 }
 
 impl World<'_> {
@@ -179,10 +181,7 @@ impl World<'_> {
                 self.report(at)?;
             }
         }
-        while let Some((&(at, _), _)) = self.on_way.first_key_value()
-            && at <= self.now
-        {
-            let Some((_, (member, session, control))) = self.on_way.pop_first() else { break };
+        while let Some((_, (member, session, control))) = self.on_way.next_until(self.now) {
             if self.receivers[member as usize].session == session {
                 self.said(member, &control)?;
             }
@@ -242,9 +241,8 @@ impl World<'_> {
             }
             let copies = if self.random.below(1_000) < self.message_loss { 2 } else { 1 };
             for _ in 0..copies {
-                self.sequence += 1;
                 let at = self.now + Duration(self.random.below(self.delay.0));
-                self.on_way.insert((at, self.sequence), (member, session, control.clone()));
+                self.on_way.plan(at, (member, session, control.clone()));
             }
         }
         Ok(())
@@ -270,7 +268,7 @@ impl World<'_> {
 
     fn drain(&mut self) -> Result<(), String> {
         while let Some(output) = self.machine.poll(self.now) {
-            self.sequence += 1;
+            self.outputs += 1;
             match output {
                 FeedbackOutput::ToSource(control) => self.source_hears(control)?,
                 FeedbackOutput::PutOut { member } => {

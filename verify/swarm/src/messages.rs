@@ -30,6 +30,7 @@ use polycast_protocol::stream::{
     OrderConfig, OrderInput, OrderOutput, Senders, SendersConfig, SendersOutput, StreamRefusal, StreamWord,
     Streams, StreamsConfig, StreamsInput, StreamsOutput,
 };
+use polycast_simulator::Agenda;
 use polycast_types::{Duration, Handle, Time};
 
 const TICK: Duration = Duration::from_millis(100);
@@ -114,10 +115,9 @@ struct World<'r> {
     shared: bool,
     runs: u64,
     failed: Option<Failure>,
-    pieces: BTreeMap<(Time, u64), Piece>,
+    pieces: Agenda<Piece>,
     /// Pieces that the host on the network has recorded; none where there is no such host.
     recorded: Option<Vec<Piece>>,
-    sequence: u64,
     /// Joins so far.
     asks: u64,
     /// Number of pieces of each message of each run of a source.
@@ -172,9 +172,8 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
         shared,
         runs: 0,
         failed: None,
-        pieces: BTreeMap::new(),
+        pieces: Agenda::default(),
         recorded: plays.then(Vec::new),
-        sequence: 0,
         asks: 0,
         sent: BTreeMap::new(),
         loss: share(random),
@@ -190,8 +189,8 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
         coverage: Coverage::default(),
     };
     let failure = world.live().err();
-    let World { hash, sequence, coverage, .. } = world;
-    Verdict { seed, case, failure, trace_hash: hash, events: sequence, coverage }
+    let World { hash, pieces, coverage, .. } = world;
+    Verdict { seed, case, failure, trace_hash: hash, events: pieces.planned(), coverage }
 }
 
 impl World<'_> {
@@ -554,7 +553,6 @@ impl World<'_> {
                     self.coverage.hit(coverage::PIECE_DOUBLED);
                 }
                 for _ in 0..u32::from(!lost) + u32::from(doubled) {
-                    self.sequence += 1;
                     let delay = self.random.below(self.jitter.0);
                     if delay > 1_000_000 {
                         self.coverage.hit(coverage::PIECE_LATE);
@@ -566,7 +564,7 @@ impl World<'_> {
                     {
                         recorded.push(piece.clone());
                     }
-                    self.pieces.insert((self.now + Duration(delay), self.sequence), piece);
+                    self.pieces.plan(self.now + Duration(delay), piece);
                 }
             }
         }
@@ -584,8 +582,7 @@ impl World<'_> {
         let count = self.random.within(1..=16) as usize;
         for piece in recorded.iter().skip(first).take(count) {
             self.coverage.hit(coverage::PIECE_PLAYED);
-            self.sequence += 1;
-            self.pieces.insert((self.now, self.sequence), Piece { to, ..piece.clone() });
+            self.pieces.plan(self.now, Piece { to, ..piece.clone() });
         }
         if self.random.one_in(16) {
             recorded.clear();
@@ -594,10 +591,7 @@ impl World<'_> {
 
     /// Pieces come to those who listen.
     fn arrive(&mut self) -> Result<(), String> {
-        while let Some((&(at, _), _)) = self.pieces.first_key_value()
-            && at <= self.now
-        {
-            let Some((_, piece)) = self.pieces.pop_first() else { break };
+        while let Some((at, piece)) = self.pieces.next_until(self.now) {
             let forgets = self.plant == Some(Plant::LosePiece) && piece.number % 8 == 5;
             let listens = |hears: &Hears| {
                 let is_other = hears.others.values().any(|handle| *handle == piece.handle);

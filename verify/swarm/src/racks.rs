@@ -17,6 +17,7 @@ use polycast_protocol::rack::{
     Agent, AgentConfig, AgentInput, AgentOutput, Central, CentralConfig, CentralInput, CentralOutput, Change,
     FeedConfig, Leaf, LeafConfig, LeafInput, LeafOutput,
 };
+use polycast_simulator::{Agenda, Wakes};
 use polycast_types::{Duration, Time};
 use polycast_wire::rack::Rack;
 
@@ -107,9 +108,8 @@ struct World<'r> {
     tickets: BTreeMap<u64, Ticket>,
     next_ticket: u64,
     versions: u64,
-    events: BTreeMap<(Time, u64), Event>,
-    wakes: BTreeMap<Who, Time>,
-    sequence: u64,
+    agenda: Agenda<Event>,
+    wakes: Wakes<Who>,
     runs: u64,
     hash: u64,
     failure: Option<String>,
@@ -159,17 +159,16 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
         tickets: BTreeMap::new(),
         next_ticket: 0,
         versions: 0,
-        events: BTreeMap::new(),
-        wakes: BTreeMap::new(),
-        sequence: 0,
+        agenda: Agenda::default(),
+        wakes: Wakes::default(),
         runs: 0,
         hash: seed | 1,
         failure: None,
         coverage: Coverage::default(),
     };
     let failure = world.live().err();
-    let World { hash, sequence, coverage, .. } = world;
-    Verdict { seed, case, failure, trace_hash: hash, events: sequence, coverage }
+    let World { hash, agenda, coverage, .. } = world;
+    Verdict { seed, case, failure, trace_hash: hash, events: agenda.planned(), coverage }
 }
 
 impl World<'_> {
@@ -205,16 +204,16 @@ impl World<'_> {
     fn plan_storm(&mut self) {
         for _ in 0..self.random.within(3..=40) {
             let at = self.random.time_below(self.heal_at);
-            self.at(at, Event::Change);
+            self.agenda.plan(at, Event::Change);
         }
         for _ in 0..self.random.below(8) {
             let at = self.random.time_below(self.heal_at);
-            self.at(at, Event::Crash);
+            self.agenda.plan(at, Event::Crash);
         }
         for _ in 0..self.random.within(5..=60) {
             let at = self.random.time_below(self.heal_at);
             let rack = self.random.below(self.shape.racks.into()) as u32;
-            self.at(at, Event::Packet(rack));
+            self.agenda.plan(at, Event::Packet(rack));
         }
     }
 
@@ -358,10 +357,7 @@ impl World<'_> {
     }
 
     fn run_until(&mut self, end: Time) -> Result<(), String> {
-        while let Some((&(at, _), _)) = self.events.first_key_value()
-            && at <= end
-        {
-            let Some((_, event)) = self.events.pop_first() else { break };
+        while let Some((at, event)) = self.agenda.next_until(end) {
             self.now = at;
             self.step(event);
             if let Some(failure) = self.failure.take() {
@@ -370,11 +366,6 @@ impl World<'_> {
         }
         self.now = end;
         Ok(())
-    }
-
-    fn at(&mut self, at: Time, event: Event) {
-        self.sequence += 1;
-        self.events.insert((at, self.sequence), event);
     }
 
     fn note(&mut self, word: u64) {
@@ -394,8 +385,7 @@ impl World<'_> {
                 }
             }
             Event::Wake(who) => {
-                if self.wakes.get(&who).is_some_and(|at| *at <= self.now) {
-                    self.wakes.remove(&who);
+                if self.wakes.take(&who, self.now) {
                     self.drain(who);
                 }
             }
@@ -433,7 +423,7 @@ impl World<'_> {
         };
         self.crash(who);
         let back = self.now + Duration(self.random.magnitude(1_000..=20_000_000));
-        self.at(back, Event::Start(who));
+        self.agenda.plan(back, Event::Start(who));
     }
 
     fn send(&mut self, from: Who, to: Who, datagram: Vec<u8>) {
@@ -448,7 +438,7 @@ impl World<'_> {
         };
         for _ in 0..copies {
             let delay = self.shape.delay + Duration(self.random.below(self.shape.jitter.0 + 1));
-            self.at(self.now + delay, Event::Deliver { to, from, datagram: datagram.clone() });
+            self.agenda.plan(self.now + delay, Event::Deliver { to, from, datagram: datagram.clone() });
         }
     }
 
@@ -524,9 +514,8 @@ impl World<'_> {
         };
         if let Some(at) = deadline {
             let at = at.max(now + Duration(1));
-            if self.wakes.get(&who).is_none_or(|before| at < *before) {
-                self.wakes.insert(who, at);
-                self.at(at, Event::Wake(who));
+            if self.wakes.note(who, at) {
+                self.agenda.plan(at, Event::Wake(who));
             }
         }
     }

@@ -13,6 +13,7 @@ use polycast_protocol::rack::{
     Agent, AgentConfig, AgentInput, AgentOutput, Central, CentralConfig, CentralInput, CentralOutput, Change,
     FeedConfig, Leaf, LeafConfig, LeafInput, LeafOutput,
 };
+use polycast_simulator::{Agenda, Wakes};
 use polycast_topology::{Clos, Failures, FatTree, Node};
 use polycast_types::{Duration, Time};
 use polycast_wire::rack::Rack;
@@ -74,9 +75,8 @@ struct World {
     labels: BTreeMap<(u32, u32), Vec<u8>>,
     /// The newest changes that were confirmed.
     confirmed: u64,
-    events: BTreeMap<(Time, u64), Event>,
-    wakes: BTreeMap<Who, Time>,
-    sequence: u64,
+    agenda: Agenda<Event>,
+    wakes: Wakes<Who>,
     ticket: u64,
 }
 
@@ -119,9 +119,8 @@ impl World {
             active: BTreeMap::new(),
             labels: BTreeMap::new(),
             confirmed: 0,
-            events: BTreeMap::new(),
-            wakes: BTreeMap::new(),
-            sequence: 0,
+            agenda: Agenda::default(),
+            wakes: Wakes::default(),
             ticket: 0,
         };
         let leafs: Vec<Who> = world.leafs.keys().map(|rack| Who::Leaf(*rack)).collect();
@@ -136,29 +135,19 @@ impl World {
         Duration::from_nanos(u64::from(round_trip_us) * 500)
     }
 
-    fn at(&mut self, at: Time, event: Event) {
-        self.sequence += 1;
-        self.events.insert((at, self.sequence), event);
-    }
-
     fn send(&mut self, from: Who, to: Who, datagram: Vec<u8>) {
         let delay = self.delay();
-        self.at(self.now + delay, Event::Deliver { from, to, datagram });
+        self.agenda.plan(self.now + delay, Event::Deliver { from, to, datagram });
     }
 
     /// Goes on until this time, or until something is so.
     fn run(&mut self, end: Time, until: impl Fn(&World) -> bool) {
         while !until(self)
-            && let Some((&(at, _), _)) = self.events.first_key_value()
-            && at <= end
-            && let Some((_, event)) = self.events.pop_first()
+            && let Some((at, event)) = self.agenda.next_until(end)
         {
             self.now = at;
             match event {
-                Event::Wake(who) if self.wakes.get(&who).is_some_and(|wakes| *wakes <= at) => {
-                    self.wakes.remove(&who);
-                    self.drain(who);
-                }
+                Event::Wake(who) if self.wakes.take(&who, at) => self.drain(who),
                 Event::Wake(_) => {}
                 Event::Deliver { from, to, datagram } => self.deliver(from, to, &datagram),
             }
@@ -238,9 +227,8 @@ impl World {
             }
         };
         let Some(at) = deadline.map(|at| at.max(now + Duration::from_nanos(1))) else { return };
-        if self.wakes.get(&who).is_none_or(|before| at < *before) {
-            self.wakes.insert(who, at);
-            self.at(at, Event::Wake(who));
+        if self.wakes.note(who, at) {
+            self.agenda.plan(at, Event::Wake(who));
         }
     }
 

@@ -3,6 +3,7 @@
 use super::detection::failures;
 use super::report::{LinkReport, Probe, ReceiverReport, ReceiverSample, Report, Trees, last_of, transfers};
 use super::{Failed, Layout, Problem, Scenario, Transport};
+use crate::Agenda;
 use crate::packet::pull::{Datagram, FlowConfig, Group, GroupError, LinkNews, PullWorld};
 use crate::packet::world::routes::Distances;
 use crate::packet::{LinkId, Network, NodeId, Outcome};
@@ -130,8 +131,7 @@ struct Run<'a, 'p> {
     groups: Vec<Group>,
     /// Number of transfers that have not begun.
     to_start: usize,
-    /// Planned actions, by time and the order in which they were planned.
-    actions: BTreeMap<(Time, u64), Action>,
+    actions: Agenda<Action>,
     /// By transfer and place in its group, what receivers that have crashed had stored.
     stored: BTreeMap<(usize, usize), Vec<Range<u64>>>,
     /// Links that the manager takes for down: both directions of each, by who has said so.
@@ -175,7 +175,7 @@ impl Scenario {
             world,
             to_start: groups.len(),
             groups,
-            actions: (0..).zip(actions).map(|(number, (at, action))| ((at, number), action)).collect(),
+            actions: actions.into_iter().collect(),
             stored: BTreeMap::new(),
             down: BTreeSet::new(),
             probe,
@@ -303,7 +303,7 @@ impl Run<'_, '_> {
     fn through(&mut self) {
         let limit = self.scenario.time_limit;
         while !self.is_over() {
-            let next = self.actions.first_key_value().map(|(&(at, _), _)| at).filter(|&at| at < limit);
+            let next = self.actions.next_at().filter(|&at| at < limit);
             let outcome = self.until(next.unwrap_or(limit));
             self.hear_news();
             match (outcome, next) {
@@ -313,8 +313,7 @@ impl Run<'_, '_> {
                 (_, Some(at)) => {
                     self.net.pass_until(at);
                     // What was found out may have put something before it.
-                    while let Some(entry) = self.actions.first_entry().filter(|entry| entry.key().0 <= at) {
-                        let action = entry.remove();
+                    while let Some((_, action)) = self.actions.next_until(at) {
                         self.act(action);
                         self.hear_news();
                         if self.is_over() {
@@ -326,18 +325,12 @@ impl Run<'_, '_> {
         }
     }
 
-    fn plan(&mut self, at: Time, action: Action) {
-        let after = self.actions.range((at, 0)..=(at, u64::MAX)).next_back();
-        let number = after.map_or(0, |((_, number), _)| number + 1);
-        self.actions.insert((at, number), action);
-    }
-
     /// Plans the arrival, after a while, of reports from ends of links at the manager.
     fn hear_news(&mut self) {
         let Some(detection) = &self.scenario.detection else { return };
         let at = self.net.now() + detection.control_delay;
         for news in self.world.take_news() {
-            self.plan(at, Action::Report(news));
+            self.actions.plan(at, Action::Report(news));
         }
     }
 
@@ -417,7 +410,7 @@ impl Run<'_, '_> {
         let Some(detection) = self.scenario.detection.filter(|_| changed) else { return };
         let at = self.net.now() + detection.control_delay;
         for (group, receiver, routes) in self.routes_around(&self.down.clone()) {
-            self.plan(at, Action::Reroute { group, receiver, routes });
+            self.actions.plan(at, Action::Reroute { group, receiver, routes });
         }
     }
 
