@@ -69,6 +69,16 @@ pub enum AuthorityError {
         "'{MANAGER}' is the name of managers: no agent gets a certificate for it, give the agent another one"
     )]
     Managers,
+    /// A token lets in as many agents as it has names, or fewer.
+    #[error(
+        "a token for {names} names cannot let in {uses}: each name comes in once, so --uses is 1 to {names}"
+    )]
+    Uses {
+        /// Agents that it was to let in.
+        uses: usize,
+        /// Different names that it has.
+        names: usize,
+    },
     /// The certificate request is wrong.
     #[error("the certificate request is wrong: {0}")]
     Request(String),

@@ -3,8 +3,9 @@
 //! What members hear is compared with a map of all that was sent, by sender and number.
 
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
+use polycast_planning::labels::Encoding;
 use polycast_planning::labels::LabelOptions;
-use polycast_planning::orca::{Encoding, Orca, OrcaConfig};
+use polycast_planning::orca::{Orca, OrcaConfig};
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{Channel, Fabric, Fabrics, Fcfs, Plan, PlanId};
 use polycast_protocol::leases::{

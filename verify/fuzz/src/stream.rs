@@ -7,7 +7,7 @@ use polycast_protocol::leases::{AgentKey, Denial, Grant, Input, RequestKey, STRE
 use polycast_protocol::stream::{
     Order, OrderConfig, OrderInput, OrderOutput, Streams, StreamsConfig, StreamsInput, StreamsOutput,
 };
-use polycast_types::{Duration, Time};
+use polycast_types::{Duration, Handle, Time};
 use polycast_wire::stream::Header;
 use std::collections::BTreeMap;
 
@@ -133,7 +133,12 @@ fn streams_input(words: &mut Words<'_>, asked: &Asked) -> StreamsInput {
             StreamsInput::Create { agent, name, request, handle: HANDLE, shared: words.flip(), held }
         }
         5 => StreamsInput::End { agent, name },
-        6..=8 => StreamsInput::Join { name, ask: agent.incarnation, agent, sends: words.flip().then(|| Handle(words.below(4))) },
+        6..=8 => StreamsInput::Join {
+            name,
+            ask: agent.incarnation,
+            agent,
+            sends: words.flip().then(|| Handle(words.below(4))),
+        },
         9 => {
             let (receiver, ask, next) = (words.name(), words.below(3), words.number(9));
             StreamsInput::At { agent, name, receiver, ask, next }

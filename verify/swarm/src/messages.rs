@@ -118,7 +118,7 @@ struct World<'r> {
     pieces: Agenda<Piece>,
     /// Pieces that the host on the network has recorded; none where there is no such host.
     recorded: Option<Vec<Piece>>,
-    /// Joins so far.
+    /// Joins so far, and handles of shared streams.
     asks: u64,
     /// Number of pieces of each message of each run of a source.
     sent: BTreeMap<(Handle, u64), u16>,
@@ -305,8 +305,8 @@ impl World<'_> {
         let stream = format!("stream-{}", self.random.below(2));
         let agent = self.agent(at);
         let shared = self.is_shared(&stream);
-        self.sequence += u64::from(shared);
-        let own = shared.then_some((Handle(1 << 63 | (at as u64) << 48 | self.sequence), 0));
+        self.asks += u64::from(shared);
+        let own = shared.then_some((Handle(1 << 63 | (at as u64) << 48 | self.asks), 0));
         let host = &mut self.hosts[at];
         let hears = host.hears.contains_key(&stream);
         match self.random.below(12) {

@@ -374,11 +374,15 @@ pub(crate) struct AuthorityArgs {
 /// What is done with tokens.
 #[derive(Subcommand, Debug)]
 pub(crate) enum TokenCommand {
-    /// Print a new token, which lets one agent in once; or one for each of several
+    /// Print a new token, which lets one agent in once; or one for each of several, or one for all of them
     New {
         /// The agent's name; several with commas between them, or gpu-[1-20,31]
         #[arg(long, value_name = "NAME", required = true)]
         name: Vec<String>,
+        /// One token for all these names, which lets in so many of them, each once: for machines that are set up with
+        /// the same settings
+        #[arg(long, value_name = "N")]
+        uses: Option<usize>,
         /// How long it can be used (30m, 1h)
         #[arg(long = "for", value_name = "T", value_parser = duration, default_value = "1h")]
         span: Duration,

@@ -358,6 +358,7 @@ Examples:
   polycast manager --ca /var/lib/polycast/ca
   polycast token new --name gpu-1 --for 1h
   polycast token new --name 'gpu-[1-20]' --for 1h      (a name and a token a line)
+  polycast token new --name 'gpu-[1-20]' --uses 20     (one token for all of them)
   polycast agent --manager 10.0.0.1:7400 --name gpu-1 --token polycast-0a1b2c3d-...
 
 Tokens are made where the manager runs, as the user who can read its folder. The agent gets a certificate for a day, and renews it by \

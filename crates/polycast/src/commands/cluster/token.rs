@@ -18,9 +18,13 @@ impl From<AuthorityError> for Failure {
 /// Makes, lists and revokes tokens.
 pub(super) fn run(command: &TokenCommand, format: Format) -> Result<Exit, Failure> {
     match command {
-        TokenCommand::New { name, span, authority } => {
+        TokenCommand::New { name, uses, span, authority } => {
             let authority = Authority::open(&authority.ca)?;
-            make(&authority, &names(name)?, std::time::Duration::from_nanos(span.0), format)?;
+            let (names, span) = (names(name)?, std::time::Duration::from_nanos(span.0));
+            match uses {
+                None => make(&authority, &names, span, format)?,
+                Some(uses) => make_shared(&authority, (&names, *uses), span, format)?,
+            }
         }
         TokenCommand::Ls(authority) => {
             let tokens = Authority::open(&authority.ca)?.tokens()?;
@@ -28,6 +32,9 @@ pub(super) fn run(command: &TokenCommand, format: Format) -> Result<Exit, Failur
             let width = tokens.iter().map(|token| token.name.chars().count()).max().unwrap_or(0);
             for token in &tokens {
                 let standing = match token.standing {
+                    Standing::Good if token.uses > 1 => {
+                        format!("used {} of {}, until {}", token.used, token.uses, Utc(token.until_unix_s))
+                    }
                     Standing::Good => format!("until {}", Utc(token.until_unix_s)),
                     Standing::Used => "used".to_string(),
                     Standing::Expired => format!("expired {}", Utc(token.until_unix_s)),
@@ -77,6 +84,28 @@ fn make(
     output::say(&format!(
         "on {agent}: polycast agent --manager ADDR --name {agent} --token TOKEN, before {}",
         Utc(last)
+    ));
+    Ok(())
+}
+
+/// Makes one token for all names.
+fn make_shared(
+    authority: &Authority,
+    (names, uses): (&[String], usize),
+    span: std::time::Duration,
+    format: Format,
+) -> Result<(), Failure> {
+    let token = authority.new_shared_token(names, uses, span)?;
+    let until = authority.tokens()?.into_iter().find(|known| known.id == token.id);
+    let until = until.map_or(0, |known| known.until_unix_s);
+    let document = json!({
+        "id": token.id, "name": names.join(","), "uses": uses, "token": token.to_string(), "until_unix_s": until,
+    });
+    output::verbatim(format, &document, &format!("{token}\n"))?;
+    output::say(&format!(
+        "on {uses} of {}: polycast agent --manager ADDR --name NAME --token TOKEN, before {}",
+        output::counted(names.len(), "machine"),
+        Utc(until)
     ));
     Ok(())
 }
