@@ -1,10 +1,10 @@
 //! Checks that have to pass before a change lands.
 //!
-//! One lane builds, one thing after the other. Tests run beside it as they are built, and so do the steps that
-//! wait for downloads and for other processes. The output of a step is shown when it has ended.
+//! One lane builds, one thing after the other. Tests run beside it as they are built, and so do the steps
+//! that wait for downloads and for other processes. The output of a step is shown when it has ended.
 //!
-//! Builds have their full share of the processors: when they gave way to the tests, the lane that builds was the
-//! last to end, with processors that had nothing else to do.
+//! Builds have their full share of the processors: when they gave way to the tests, the lane that builds was
+//! the last to end, with processors that had nothing else to do.
 
 mod gate;
 mod parts;

@@ -128,8 +128,8 @@ pub(crate) fn make(out: &Path, fixed: bool, program: Option<&Path>) -> Result<Ve
     Ok(made)
 }
 
-/// Puts a package's files together, of a checkout and of the program: with the program for hosts where that lies
-/// beside it, and with `polycast-research` where that does and the package is not a `fixed` one.
+/// Puts a package's files together, of a checkout and of the program: with the program for hosts where that
+/// lies beside it, and with `polycast-research` where that does and the package is not a `fixed` one.
 fn put_together(checkout: &Path, root: &Path, program: &Path, fixed: bool) -> Result<(), String> {
     fill(checkout, root)
         .and_then(|()| fill_programs(root, program, fixed))

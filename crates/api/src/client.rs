@@ -665,8 +665,8 @@ impl Session {
         Ok(())
     }
 
-    /// Begins to send messages to a stream that this application has made here, or to a shared one, which this
-    /// joins.
+    /// Begins to send messages to a stream that this application has made here, or to a shared one, which
+    /// this joins.
     #[must_use]
     pub fn send_messages(&self, name: &str) -> MessageSender {
         let (batches, queue) = mpsc::channel(BATCHES_MAX);

@@ -285,8 +285,9 @@ pub(crate) struct PushArgs {
     /// Hosts that are reached at the same time
     #[arg(long, value_name = "N", default_value = "32", value_parser = push_jobs)]
     pub jobs: usize,
-    /// The program for these hosts, such as a static one, or one for another processor [default: polycast-MACHINE,
-    /// for the machine that `uname -m` names there, beside this program or in ../lib/polycast; or this one]
+    /// The program for these hosts, such as a static one, or one for another processor [default:
+    /// polycast-MACHINE, for the machine that `uname -m` names there, beside this program or in
+    /// ../lib/polycast; or this one]
     #[arg(long, value_name = "FILE")]
     pub program: Option<PathBuf>,
     /// Leave no program there; without this it stays in ~/.cache/polycast for the next time

@@ -84,7 +84,7 @@ struct Member {
     ask: u64,
     handle: Handle,
     next: u64,
-    /// Where it sends and listens, once it was told.
+    /// The path on which it sends and listens, once it was told.
     channel: Option<Channel>,
     /// Handles by the names of those that it hears.
     known: BTreeMap<String, Handle>,
@@ -370,8 +370,8 @@ impl World {
         }
     }
 
-    /// Looks whether each member has heard each sender in the order of its numbers, each gap said, and nothing
-    /// that was not sent to it.
+    /// Looks whether each member has heard each sender in the order of its numbers, each gap said, and
+    /// nothing that was not sent to it.
     fn check(&self) {
         for (host, member) in &self.members {
             for (handle, heard) in &member.heard {
@@ -441,8 +441,8 @@ fn every_member_hears_every_other_one_in_its_order() {
     }
 }
 
-/// Copies are lost and overtake each other while members come, go and die; what they hear is in order, and each
-/// gap said; in the end all hear each other.
+/// Copies are lost and overtake each other while members come, go and die; what they hear is in order, and
+/// each gap said; in the end all hear each other.
 #[test]
 fn losses_and_deaths_leave_gaps_that_are_said() {
     for seed in 0..40 {

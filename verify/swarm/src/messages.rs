@@ -6,9 +6,9 @@
 //!
 //! In some cases one of the streams is shared: every host that joins sends, too, with a handle of its own.
 //!
-//! At a receiver numbers of a sender's of messages only rise, every gap is said, a message that lacks a piece is never
-//! delivered, and none that was sent before the receiver has joined. In the end a path has the receivers that
-//! have joined, and all of them hear what is sent.
+//! At a receiver the numbers of a sender's messages only rise, every gap is said, a message that lacks a
+//! piece is never delivered, and none that was sent before the receiver has joined. In the end a path has the
+//! receivers that have joined, and all of them hear what is sent.
 
 use super::coverage::{self, Coverage};
 use super::draw::Random;

@@ -3,15 +3,12 @@
 
 mod pen;
 
-pub(super) use pen::Pen;
-use pen::{From, Guest};
-
 use super::manager_link::{Audience, Listening, Other, Published, Sends, Whereabouts};
 use super::shared::Shared;
 use super::users::User;
 use crate::stream::{Heard, Inbox, Message, Receiver, ReceiverOptions, Sender, Sent, Voice, Way};
 use crate::transfer::Path;
-use polycast_api::agent::{self as api, ReceiveMessagesResponse, SendMessagesResponse};
+use polycast_api::agent::{self as api, ReceiveMessagesResponse};
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::interface;
 use polycast_net::seal::{Seal, Secret};
@@ -87,8 +84,8 @@ fn secret_of(told: Option<&Secret>, shared: impl FnOnce() -> Option<Secret>) -> 
     told.cloned().or_else(shared)
 }
 
-/// The path of a shared stream's packets. Label switches take what goes to their own port for labelled already,
-/// so these go to the one beside it.
+/// The path of a shared stream's packets. Label switches take what goes to their own port for labelled
+/// already, so these go to the one beside it.
 fn path_of_all(fabric: &str, path: &Path) -> Path {
     let mut path = path.clone();
     if let Path::Multicast { group, .. } = &mut path
@@ -182,35 +179,6 @@ impl Streams {
             let message = format!("this application has created no stream '{name}' on this host");
             Refusal::new(Kind::StreamUnknown, message)
         })
-    }
-
-    /// Begins to send to a stream: one of this application, or a shared one, which it joins for that.
-    pub(super) async fn pen(self: &Arc<Self>, caller: (AppId, User), name: &str) -> Result<Pen, Refusal> {
-        let shared = self.lock().sources.get(name).filter(|source| source.shared).cloned();
-        let source = shared.map_or_else(|| self.source(caller, name), Ok);
-        let totals = SendMessagesResponse::default();
-        let refusal = match source {
-            Ok(source) => {
-                let mut audience = source.audience.clone();
-                // At first what is known counts as news.
-                audience.mark_changed();
-                return Ok(Pen { from: From::Source { source, audience }, totals });
-            }
-            Err(refusal) => refusal,
-        };
-        if !self.lock().ears.contains_key(name) {
-            let known = self.shared.link.streams().await?;
-            if !known.iter().any(|stream| stream.name == name && stream.shared) {
-                let message = format!("{}, and there is no shared one of this name", refusal.message);
-                return Err(Refusal::new(Kind::StreamUnknown, message));
-            }
-        }
-        let ear = self.ear(name, HOLD)?;
-        let mut whereabouts = ear.listening.whereabouts.clone();
-        whereabouts.mark_changed();
-        let (streams, mouth) = (Arc::clone(self), Arc::clone(&ear.mouth));
-        let guest = Guest { streams, name: name.to_string(), mouth, ear: Some(ear) };
-        Ok(Pen { from: From::Member { guest, whereabouts, refusal }, totals })
     }
 
     /// A stream that is heard here, joined if it was not yet.

@@ -81,8 +81,8 @@ pub struct Voice {
     pub handle: Option<Handle>,
     /// The address that they come from, where that is known.
     pub address: Option<IpAddr>,
-    /// The number of its next message when this receiver had joined: what has a lower one was sent before, and
-    /// any host may have recorded it. With none it is not heard yet, unless it was before.
+    /// The number of its next message when this receiver had joined: what has a lower one was sent before,
+    /// and any host may have recorded it. With none it is not heard yet, unless it was before.
     pub from: Option<u64>,
     /// Seal of its messages; with it nothing else is accepted.
     pub seal: Option<Seal>,

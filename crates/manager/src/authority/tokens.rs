@@ -1,7 +1,8 @@
 //! Tokens: each lets one agent of one name in once, or several agents each once, for a while.
 //!
-//! A token is a file. One that lets a single agent in is renamed by its use. One for several has a file for each
-//! name that it has let in and one for each use: of agents that come at the same time, one makes the file.
+//! A token is a file. One that lets a single agent in is renamed by its use. One for several has a file for
+//! each name that it has let in and one for each use: of agents that come at the same time, one makes the
+//! file.
 
 use super::{Authority, AuthorityError, read, write};
 use polycast_net::tls::{Claim, JoinToken, ShownToken, Utc};
@@ -150,8 +151,8 @@ impl Authority {
     /// A new token for so many of the agents of these names, each of which it lets in once.
     ///
     /// # Errors
-    /// No certificate of an agent can be for one of the names, it is for more agents than there are names, or the
-    /// token cannot be written.
+    /// No certificate of an agent can be for one of the names, it is for more agents than there are names,
+    /// or the token cannot be written.
     pub fn new_shared_token(
         &self,
         names: &[String],

@@ -115,8 +115,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Checks that the policy lets an agent receive a stream; in a shared one, that it and all others may send
-    /// to each other. A stream without a source is refused elsewhere.
+    /// Checks that the policy lets an agent receive a stream; in a shared one, that it and all others may
+    /// send to each other. A stream without a source is refused elsewhere.
     pub(super) fn judge_listener(&self, agent: &AgentKey, stream: &str) -> Result<(), Refusal> {
         let Some(view) = self.streams.streams().find(|view| view.name == stream) else { return Ok(()) };
         let policy = self.guard.policy();

@@ -379,8 +379,8 @@ pub(crate) enum TokenCommand {
         /// The agent's name; several with commas between them, or gpu-[1-20,31]
         #[arg(long, value_name = "NAME", required = true)]
         name: Vec<String>,
-        /// One token for all these names, which lets in so many of them, each once: for machines that are set up with
-        /// the same settings
+        /// One token for all these names, which lets in so many of them, each once: for machines that are
+        /// set up with the same settings
         #[arg(long, value_name = "N")]
         uses: Option<usize>,
         /// How long it can be used (30m, 1h)

@@ -1,6 +1,6 @@
 //! A stream of the table: its source, its members, and what its path has to be.
 
-use super::table::{StreamRefusal, StreamSender};
+use super::words::{StreamRefusal, StreamSender};
 use crate::leases::{AgentKey, PathRequest, Receivers};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;

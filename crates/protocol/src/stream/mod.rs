@@ -10,9 +10,9 @@ mod members;
 mod order;
 mod senders;
 mod table;
+mod words;
 
 pub use order::{Order, OrderConfig, OrderCounts, OrderInput, OrderOutput, PIECE_COST};
 pub use senders::{Senders, SendersConfig, SendersCounts, SendersError, SendersOutput};
-pub use table::{
-    StreamRefusal, StreamSender, StreamView, StreamWord, Streams, StreamsConfig, StreamsInput, StreamsOutput,
-};
+pub use table::{StreamView, StreamWord, Streams, StreamsConfig, StreamsInput, StreamsOutput};
+pub use words::{StreamRefusal, StreamSender};

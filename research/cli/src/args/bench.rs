@@ -45,7 +45,7 @@ pub(crate) enum Bench {
     /// root)
     #[command(after_help = REPLICATION_MORE)]
     Replication(BenchReplicationArgs),
-    /// Record what a circuit switch answers, as a dialogue that tests play to the driver; changes nothing there
+    /// Record what a circuit switch answers, as a dialogue that tests play to the driver; it changes nothing
     #[command(after_help = OCS_RECORD_MORE)]
     OcsRecord(BenchOcsRecordArgs),
 }

@@ -249,8 +249,8 @@ mod tests {
     }
 
     /// A quick run has the paper's two numbers, and tests them: it is of the paper's networks.
-    /// A quick run has the paper's shares. The failed ToR is no source any more: it counts neither above nor below
-    /// the line.
+    /// A quick run has the paper's shares. The failed ToR is no source any more: it counts neither above nor
+    /// below the line.
     #[test]
     fn shares_are_the_papers_and_of_the_sources_that_live() {
         assert_eq!(unchanged_percent(&[0, 0, 0, 1]), 75.0);

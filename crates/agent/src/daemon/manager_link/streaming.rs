@@ -25,8 +25,8 @@ pub(crate) struct Listening {
 }
 
 impl ManagerLink {
-    /// Makes a stream, to which every member may send if it is `shared`. The secret is told to those that join, where
-    /// there is one.
+    /// Makes a stream, to which every member may send if it is `shared`. The secret is told to those that
+    /// join, where there is one.
     ///
     /// # Errors
     /// There is one of this name, or the manager cannot be reached.
@@ -61,8 +61,8 @@ impl ManagerLink {
         Ok(published)
     }
 
-    /// Joins a stream, and sends to it if it is shared. What the manager says of it, a refusal too, is seen in
-    /// what this gives.
+    /// Joins a stream, and sends to it if it is shared. What the manager says of it, a refusal too, is seen
+    /// in what this gives.
     ///
     /// # Errors
     /// It is sent or heard here already.

@@ -1,10 +1,12 @@
 //! Processes of this host that send to a stream.
 
-use super::{Ear, Mouth, Source, Streams};
+use super::{Ear, HOLD, Mouth, Source, Streams};
 use crate::daemon::manager_link::{Audience, Whereabouts};
+use crate::daemon::users::User;
 use crate::stream::Sender;
 use polycast_api::agent::SendMessagesResponse;
 use polycast_api::error::{Kind, Refusal};
+use polycast_types::AppId;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -16,12 +18,12 @@ const JOINED_IN: Duration = Duration::from_secs(10);
 
 /// A process that sends to a stream.
 pub(in crate::daemon) struct Pen {
-    pub(super) from: From,
-    pub(super) totals: SendMessagesResponse,
+    from: From,
+    totals: SendMessagesResponse,
 }
 
 /// The end by which it sends.
-pub(super) enum From {
+enum From {
     /// That of the stream's source.
     Source { source: Arc<Source>, audience: watch::Receiver<Audience> },
     /// That of a member of a shared stream. The refusal is for one that turns out not to be shared.
@@ -29,12 +31,47 @@ pub(super) enum From {
 }
 
 /// Membership in a stream, which ends with the last process of the host.
-pub(super) struct Guest {
-    pub(super) streams: Arc<Streams>,
-    pub(super) name: String,
-    pub(super) mouth: Arc<Mouth>,
+struct Guest {
+    streams: Arc<Streams>,
+    name: String,
+    mouth: Arc<Mouth>,
     /// Taken when it ends.
-    pub(super) ear: Option<Arc<Ear>>,
+    ear: Option<Arc<Ear>>,
+}
+
+impl Streams {
+    /// Begins to send to a stream: one of this application, or a shared one, which it joins for that.
+    pub(in crate::daemon) async fn pen(
+        self: &Arc<Self>,
+        caller: (AppId, User),
+        name: &str,
+    ) -> Result<Pen, Refusal> {
+        let shared = self.lock().sources.get(name).filter(|source| source.shared).cloned();
+        let source = shared.map_or_else(|| self.source(caller, name), Ok);
+        let totals = SendMessagesResponse::default();
+        let refusal = match source {
+            Ok(source) => {
+                let mut audience = source.audience.clone();
+                // At first what is known counts as news.
+                audience.mark_changed();
+                return Ok(Pen { from: From::Source { source, audience }, totals });
+            }
+            Err(refusal) => refusal,
+        };
+        if !self.lock().ears.contains_key(name) {
+            let known = self.shared.link.streams().await?;
+            if !known.iter().any(|stream| stream.name == name && stream.shared) {
+                let message = format!("{}, and there is no shared one of this name", refusal.message);
+                return Err(Refusal::new(Kind::StreamUnknown, message));
+            }
+        }
+        let ear = self.ear(name, HOLD)?;
+        let mut whereabouts = ear.listening.whereabouts.clone();
+        whereabouts.mark_changed();
+        let (streams, mouth) = (Arc::clone(self), Arc::clone(&ear.mouth));
+        let guest = Guest { streams, name: name.to_string(), mouth, ear: Some(ear) };
+        Ok(Pen { from: From::Member { guest, whereabouts, refusal }, totals })
+    }
 }
 
 impl Drop for Guest {

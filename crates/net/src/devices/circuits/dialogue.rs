@@ -1,5 +1,5 @@
-//! Dialogues with circuit switches as files: what was asked, what was sent and answered, and what follows from
-//! it. A recorded one is played to the same machines that talk to switches, and has to lead to the same.
+//! Dialogues with circuit switches as files: what was asked, what was sent and answered, and what follows
+//! from it. A recorded one is played to the same machines that talk to switches, and has to lead to the same.
 //!
 //! Lines begin with a mark: `#` a note, `?` a question, `>` a command as it was sent, `<` and `<.` around an
 //! answer, `=` what follows. TL1's tags are written as `{tag}`. A note `# dialect NAME, N ports` says how to

@@ -354,8 +354,8 @@ async fn a_password_that_a_switch_says_again_is_not_shown() {
     );
 }
 
-/// A switch in a thread of its own that speaks plain TL1, cuts its answers and repeats what it was sent; gives
-/// its address, and what it was asked for.
+/// A switch in a thread of its own that speaks plain TL1, cuts its answers and repeats what it was sent;
+/// gives its address, and what it was asked for.
 fn dripping(circuits: Vec<Circuit>) -> (SocketAddr, std::sync::Arc<std::sync::Mutex<Vec<Request>>>) {
     use std::io::{Read as _, Write as _};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -418,7 +418,8 @@ fn a_recording_changes_nothing_unless_it_is_told_and_keeps_no_password() {
     let text = recorded.text();
     assert!(!text.contains("very-secret-7") && text.contains("so it is secret"), "{text}");
     assert_eq!(Dialogue::read(&text).unwrap().play(&Plain), Ok(()));
-    // A port that has a circuit is left alone, and one that there is not is named before the switch hears of it.
+    // A port that has a circuit is left alone, and one that there is not is named before the switch hears
+    // of it.
     for (from, to, said) in
         [("3", "2", "has the circuit 1,2"), ("1", "5", "has the circuit 1,2"), ("x", "2", "'x' is no port")]
     {

@@ -1,7 +1,7 @@
 //! Programs that are brought to hosts: one for each kind of machine.
 //!
-//! A program for hosts only has to take an object, so packages have a small one beside the whole one, which has the
-//! daemons of a cluster as well.
+//! A program for hosts only has to take an object, so packages have a small one beside the whole one, which
+//! has the daemons of a cluster as well.
 
 use crate::exit::{Failure, plain};
 use polycast_net::hash::{hash_of, hex};
@@ -76,7 +76,7 @@ pub(super) struct Programs {
     given: Option<Arc<Program>>,
     /// This program.
     own: PathBuf,
-    /// Those that were asked for, by the kind of machine.
+    /// Programs that were asked for, by the kind of machine.
     found: Mutex<BTreeMap<String, Result<Arc<Program>, String>>>,
 }
 
