@@ -824,6 +824,26 @@ fn denial() -> impl Strategy<Value = Denial> {
     ]
 }
 
+/// Returns a path by multicast or along a chain.
+fn any_plan() -> impl Strategy<Value = Plan> {
+    (0u8..3, any::<bool>()).prop_map(|(which, chain)| {
+        let group = ([239, 255, 0, which].into(), 7);
+        let attempt_interval = Duration(1);
+        let channel = if chain {
+            Channel::Chain { order: vec![HostId(which.into())] }
+        } else {
+            Channel::Multicast { group, rate: None, attempt_interval }
+        };
+        Plan {
+            fabric: FabricName::new("ip-multicast"),
+            resources: vec![],
+            uses: Default::default(),
+            commands: Default::default(),
+            channel,
+        }
+    })
+}
+
 /// Returns inputs of a table: agents send anything in any order, and answers to questions that were never
 /// asked.
 fn anything() -> impl Strategy<Value = StreamsInput> {
@@ -834,26 +854,8 @@ fn anything() -> impl Strategy<Value = StreamsInput> {
     let number = || prop_oneof![9 => (0u64..3).prop_map(|n| STREAMS_FROM + n), 1 => any::<u64>()];
     let request = move || (agent(), number()).prop_map(|(agent, request)| agent.request(request));
     let names = || proptest::collection::vec((0u8..5).prop_map(|host| format!("h{host}")), 0..4);
-    let plan = || {
-        (0u8..3, any::<bool>()).prop_map(|(which, chain)| {
-            let group = ([239, 255, 0, which].into(), 7);
-            let attempt_interval = Duration(1);
-            let channel = if chain {
-                Channel::Chain { order: vec![HostId(which.into())] }
-            } else {
-                Channel::Multicast { group, rate: None, attempt_interval }
-            };
-            Plan {
-                fabric: FabricName::new("ip-multicast"),
-                resources: vec![],
-                uses: Default::default(),
-                commands: Default::default(),
-                channel,
-            }
-        })
-    };
     let grant = move || {
-        (plan(), names(), any::<u64>()).prop_map(|(plan, names, number)| Grant {
+        (any_plan(), names(), any::<u64>()).prop_map(|(plan, names, number)| Grant {
             plan_id: PlanId(number),
             accepted_bytes: number,
             further_sources: Vec::new(),
@@ -867,7 +869,7 @@ fn anything() -> impl Strategy<Value = StreamsInput> {
             lease: None,
         })
     };
-    let held = proptest::option::of((plan(), names()));
+    let held = proptest::option::of((any_plan(), names()));
     prop_oneof![
         2 => agent().prop_map(|agent| StreamsInput::Arrived { agent }),
         1 => agent().prop_map(|agent| StreamsInput::Gone { agent }),
@@ -893,7 +895,7 @@ fn anything() -> impl Strategy<Value = StreamsInput> {
         2 => (request(), denial()).prop_map(|(request, denial)| {
             StreamsInput::Changed { request, result: Err(denial) }
         }),
-        1 => (request(), plan()).prop_map(|(request, plan)| StreamsInput::Replanned { request, plan }),
+        1 => (request(), any_plan()).prop_map(|(request, plan)| StreamsInput::Replanned { request, plan }),
         1 => request().prop_map(|request| StreamsInput::Ended { request }),
     ]
 }

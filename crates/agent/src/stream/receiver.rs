@@ -320,7 +320,7 @@ struct Task {
     socket: Option<DataReceiver>,
     woken: PipeReader,
     senders: Senders,
-    /// Those that are heard.
+    /// Senders that are heard.
     voices: BTreeMap<Handle, Voice>,
     /// Counters of those that were.
     left: OrderCounts,

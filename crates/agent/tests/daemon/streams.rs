@@ -280,6 +280,25 @@ async fn who_joins_late_hears_nothing_that_was_recorded() {
     stopped([a, b, c], manager).await;
 }
 
+/// Sends until each has heard both others.
+async fn until_all_hear(sessions: [&Session; 3], ears: &mut [Ear; 3]) {
+    let mut seen = [BTreeSet::new(), BTreeSet::new(), BTreeSet::new()];
+    let begun = Instant::now();
+    while seen.iter().any(|seen| seen.len() < 2) {
+        assert!(begun.elapsed() < HANG, "they do not hear each other: {seen:?}");
+        for session in sessions {
+            send(session, "talk", &["?"]).await;
+        }
+        for (ear, seen) in ears.iter_mut().zip(&mut seen) {
+            while let Ok(next) = tokio::time::timeout(Duration::from_millis(20), ear.receiver.next()).await {
+                if let Received::Messages(messages) = next.unwrap().expect("the stream goes on") {
+                    seen.extend(messages.into_iter().map(|message| message.sender));
+                }
+            }
+        }
+    }
+}
+
 /// Every member sends: each hears the others in their own order, and not itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_member_of_a_shared_stream_sends() {
@@ -299,22 +318,7 @@ async fn every_member_of_a_shared_stream_sends() {
     let mut ears =
         [Ear::join(&second, "talk").await, Ear::join(&third, "talk").await, Ear::join(&first, "talk").await];
     let hosts = ["b", "c", "a"];
-    // Messages go out until each has heard both others.
-    let mut seen = [BTreeSet::new(), BTreeSet::new(), BTreeSet::new()];
-    let begun = Instant::now();
-    while seen.iter().any(|seen| seen.len() < 2) {
-        assert!(begun.elapsed() < HANG, "they do not hear each other: {seen:?}");
-        for session in sessions {
-            send(session, "talk", &["?"]).await;
-        }
-        for (ear, seen) in ears.iter_mut().zip(&mut seen) {
-            while let Ok(next) = tokio::time::timeout(Duration::from_millis(20), ear.receiver.next()).await {
-                if let Received::Messages(messages) = next.unwrap().expect("the stream goes on") {
-                    seen.extend(messages.into_iter().map(|message| message.sender));
-                }
-            }
-        }
-    }
+    until_all_hear(sessions, &mut ears).await;
     let long = "x".repeat(100_000);
     for (session, name) in sessions.into_iter().zip(["a", "b", "c"]) {
         let texts: Vec<String> = (0..20).map(|number| format!("{name} {number} {long}")).collect();

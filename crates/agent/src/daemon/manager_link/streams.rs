@@ -94,7 +94,7 @@ pub(super) struct Created {
 pub(super) struct Joined {
     /// Drawn for this: what answers another number was said for an earlier listener, and may be old.
     pub ask: u64,
-    /// What we send ourselves, where every member does.
+    /// Our own messages, where every member sends.
     pub sends: Sends,
     pub whereabouts: watch::Sender<Whereabouts>,
 }
