@@ -90,6 +90,15 @@ struct Manager {
     streams: Streams,
 }
 
+impl Hears {
+    /// Hears another member no more.
+    fn forget(&mut self, gone: Handle) {
+        self.senders.leave(gone);
+        self.kept.retain(|(of, _), _| *of != gone);
+        self.last.remove(&gone);
+    }
+}
+
 /// A piece on its way: to whom, of which source's run, and which of which message.
 #[derive(Clone)]
 struct Piece {
@@ -812,6 +821,10 @@ impl World<'_> {
             StreamWord::Refused(_) | StreamWord::Ended => {
                 if let Some(hears) = host.hears.get_mut(name) {
                     hears.told = None;
+                    // Listening ends; who asks again hears the other members anew.
+                    for gone in core::mem::take(&mut hears.others).into_values() {
+                        hears.forget(gone);
+                    }
                 }
             }
             StreamWord::Joined { channel, handle, ask, from, others, .. } => {
@@ -834,11 +847,7 @@ impl World<'_> {
                 };
                 let gone: Vec<_> =
                     hears.others.extract_if(.., |name, handle| !goes_on(name, handle)).collect();
-                for (_, gone) in gone {
-                    hears.senders.leave(gone);
-                    hears.kept.retain(|(of, _), _| *of != gone);
-                    hears.last.remove(&gone);
-                }
+                gone.into_iter().for_each(|(_, gone)| hears.forget(gone));
                 for other in others {
                     let (Some(handle), Some(from)) = (other.handle, other.from) else { continue };
                     let from = if self.plant == Some(Plant::TakeRecorded) { 0 } else { from };
