@@ -5,7 +5,7 @@ use super::Inner;
 use super::obey::{Message, some_of};
 use crate::convert;
 use crate::guard::Refused;
-use crate::policy::{Ban, Usage};
+use crate::policy::{Ban, Policy, Usage};
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager as api;
 use polycast_net::permit::Group;
@@ -54,6 +54,22 @@ fn rate_of(plan: &Plan) -> u64 {
         Channel::Multicast { rate, .. } | Channel::Label { rate, .. } => rate.map_or(0, |rate| rate.0),
         Channel::Chain { .. } | Channel::SourceRoutes { .. } => 0,
     }
+}
+
+/// Judges a member of a stream by those whom it would hear; to those of a `shared` one it sends, too.
+fn judge_member<'a>(
+    policy: &Policy,
+    (stream, shared): (&str, bool),
+    member: &str,
+    others: impl IntoIterator<Item = &'a String>,
+) -> Result<(), Ban> {
+    for other in others.into_iter().filter(|other| *other != member) {
+        policy.send(other, stream, member)?;
+        if shared {
+            policy.send(member, stream, other)?;
+        }
+    }
+    Ok(())
 }
 
 /// The bytes of a request that quotas count: how many a group will carry is not known.
@@ -119,15 +135,33 @@ impl Inner {
     /// send to each other. A stream without a source is refused elsewhere.
     pub(super) fn judge_listener(&self, agent: &AgentKey, stream: &str) -> Result<(), Refusal> {
         let Some(view) = self.streams.streams().find(|view| view.name == stream) else { return Ok(()) };
+        // Receivers of a stream of one source hear that alone.
+        let members = view.receivers.iter().filter(|_| view.shared);
+        let others = members.chain([&view.source]);
+        Ok(judge_member(&self.guard.policy(), (stream, view.shared), &agent.name, others)?)
+    }
+
+    /// Judges the agents that asked to hear a stream before it was there, as it comes: its source was not
+    /// known then.
+    pub(super) fn judge_waiting(&mut self, stream: &str, source: &str, shared: bool) {
         let policy = self.guard.policy();
-        if !view.shared {
-            return Ok(policy.send(&view.source, stream, &agent.name)?);
+        let mut heard = vec![source.to_string()];
+        let waiting: Vec<AgentKey> = self.streams.waiting(stream).cloned().collect();
+        for agent in waiting {
+            match judge_member(&policy, (stream, shared), &agent.name, heard.iter()) {
+                Ok(()) if shared => heard.push(agent.name),
+                Ok(()) => {}
+                Err(ban) => {
+                    self.stream(StreamsInput::Leave { agent: agent.clone(), name: stream.to_string() });
+                    self.refuse_listener(&agent, stream, &ban.into());
+                }
+            }
         }
-        for other in view.receivers.iter().chain([&view.source]).filter(|other| **other != agent.name) {
-            policy.send(other, stream, &agent.name)?;
-            policy.send(&agent.name, stream, other)?;
-        }
-        Ok(())
+    }
+
+    fn refuse_listener(&mut self, agent: &AgentKey, stream: &str, refusal: &Refusal) {
+        let news = Some(api::stream_news::News::Refused(convert::denied(0, refusal)));
+        self.tell(agent, Message::Stream(api::StreamNews { name: stream.to_string(), news }));
     }
 
     /// An agent asks to hear a stream.
@@ -138,10 +172,7 @@ impl Inner {
                 let sends = sends.map(Handle);
                 self.stream(StreamsInput::Join { agent: agent.clone(), name, ask, sends });
             }
-            Err(refusal) => {
-                let news = Some(api::stream_news::News::Refused(convert::denied(0, &refusal)));
-                self.tell(agent, Message::Stream(api::StreamNews { name, news }));
-            }
+            Err(refusal) => self.refuse_listener(agent, &name, &refusal),
         }
     }
 
@@ -294,9 +325,18 @@ impl Inner {
         }
         let heard: Vec<_> = self.streams.streams().collect();
         for stream in heard {
-            for receiver in stream.receivers {
-                if policy.send(&stream.source, &stream.name, &receiver).is_err() {
-                    self.ban_listener(&stream.name, &receiver);
+            // By the source first: it stays, and others have to go.
+            let mut stays = vec![stream.source.clone()];
+            let kind = (stream.name.as_str(), stream.shared);
+            let (heard, out): (Vec<_>, Vec<_>) = stream
+                .receivers
+                .iter()
+                .partition(|receiver| judge_member(&policy, kind, receiver, [&stream.source]).is_ok());
+            out.into_iter().for_each(|receiver| self.ban_listener(&stream.name, receiver));
+            for receiver in heard.into_iter().filter(|_| stream.shared) {
+                match judge_member(&policy, kind, receiver, stays.iter()) {
+                    Ok(()) => stays.push(receiver.clone()),
+                    Err(_) => self.ban_listener(&stream.name, receiver),
                 }
             }
         }

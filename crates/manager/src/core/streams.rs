@@ -74,6 +74,7 @@ impl Inner {
             lease.map(|lease| (lease.grant.plan.clone(), lease.grant.receiver_names().cloned().collect()));
         let CreateStream { name, request_id: request, handle, secret, shared } = create;
         self.stream_secrets.keep((&agent.name, &name), handle, secret, &self.streams);
+        self.judge_waiting(&name, &agent.name, shared);
         let (agent, handle) = (agent.clone(), Handle(handle));
         let (source, created) = (agent.name.clone(), name.clone());
         self.stream(StreamsInput::Create { agent, name, request, handle, shared, held });
@@ -199,6 +200,64 @@ mod tests {
         assert_eq!(kept(&core), [("x".to_string(), 3), ("z".to_string(), 9)]);
         second.handle(Said::Leave(Leave::default())).unwrap();
         assert_eq!(kept(&core), [("z".to_string(), 9)]);
+    }
+
+    fn joins(seat: &Seat, name: &str) {
+        let join = polycast_api::manager::JoinStream { name: name.to_string(), ask: 1, sends: Some(5) };
+        seat.handle(Said::JoinStream(join)).unwrap();
+    }
+
+    /// Gives the reasons for which streams were refused to an agent.
+    fn refusals(messages: &mut Messages) -> Vec<String> {
+        let mut found = Vec::new();
+        while let Ok(message) = messages.try_recv() {
+            if let Some(Message::Stream(news)) = message.unwrap().message
+                && let Some(polycast_api::manager::stream_news::News::Refused(denied)) = news.news
+            {
+                found.push(denied.reason);
+            }
+        }
+        found
+    }
+
+    /// Agents that ask for a stream before it is there, as after a manager's start, are judged when it comes.
+    #[tokio::test(start_paused = true)]
+    async fn the_policy_judges_those_that_wait_for_a_stream() {
+        for shared in [false, true] {
+            let (core, _news) = Core::new(&ManagerConfig::default(), &Around::default()).unwrap();
+            let core = Arc::new(core);
+            // To a shared stream d may not send, and e may not hear it.
+            let policy =
+                "[[allow]]\nsource = ['a', 'c', 'e']\nreceivers = ['a', 'c', 'd']\nobjects = ['talk']\n";
+            let policy = crate::policy::Policy::from_toml(policy).unwrap();
+            core.with(|inner| inner.guard.take_policy(policy.clone()));
+            let [mut c, mut d, mut e] = ["c", "d", "e"].map(|name| join(&core, name, 1));
+            [&c, &d, &e].into_iter().for_each(|(seat, _)| joins(seat, "talk"));
+            let (source, _messages) = join(&core, "a", 1);
+            source
+                .handle(Said::CreateStream(CreateStream {
+                    name: "talk".into(),
+                    request_id: STREAMS_FROM + 1,
+                    handle: 1,
+                    secret: vec![7; 32],
+                    shared,
+                }))
+                .unwrap();
+            let heard = |core: &Core| core.with(|inner| inner.streams.streams().next().unwrap().receivers);
+            let right: &[&str] = if shared { &["c"] } else { &["c", "d"] };
+            assert_eq!(heard(&core), right, "shared: {shared}");
+            assert_eq!(refusals(&mut c.1), Vec::<String>::new());
+            assert_eq!(refusals(&mut d.1).len(), usize::from(shared));
+            let refused = refusals(&mut e.1);
+            assert!(refused.len() == 1 && refused[0].contains("policy"), "{refused:?}");
+            // A policy that changes ends it for those whom it does not name any more.
+            let less = "[[allow]]\nsource = ['a']\nreceivers = ['c']\nobjects = ['talk']\n";
+            let less = crate::policy::Policy::from_toml(less).unwrap();
+            core.with(|inner| inner.guard.take_policy(less));
+            core.enforce();
+            let right: &[&str] = if shared { &[] } else { &["c"] };
+            assert_eq!(heard(&core), right, "shared: {shared}");
+        }
     }
 
     /// A source that comes back and does not name its stream again has none; its secret makes room.

@@ -354,6 +354,12 @@ impl Streams {
         })
     }
 
+    /// Agents that wait for a stream of this name, which is not there yet.
+    pub fn waiting(&self, name: &str) -> impl Iterator<Item = &AgentKey> {
+        let waiting = self.parked.keys().filter(move |(wanted, _)| wanted == name);
+        waiting.map(|(_, agent)| agent)
+    }
+
     /// Looks whether the state agrees with itself: counts, bounds, and that nothing is in two states.
     ///
     /// # Panics
